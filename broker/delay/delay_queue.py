@@ -31,7 +31,7 @@ from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.queues.local_queue import Host
 from clusterbroker.broker.queues.queue import Queue
 from clusterbroker.broker.queues.ring import Ring
-from clusterbroker.broker.queues.states import READY, UNACKED
+from clusterbroker.broker.queues.states import UNACKED
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.routing.delays import TARGETS, delay_key, due_ms
 from clusterbroker.cluster.wiring.entities import Queue as QueueEntity
@@ -280,7 +280,7 @@ class DelayQueue(Queue):
         """Notes what was read, if it still waits. False: the effort is spent before its end."""
         seqs, messages = self._unnoted
         if not self.ring.all_ready(seqs):
-            waits = [place for place, seq in enumerate(seqs) if self.ring.all_ready([seq])]
+            waits = [place for place, seq in enumerate(seqs) if self._waits(seq)]
             seqs, messages = [seqs[place] for place in waits], [messages[place] for place in waits]
         noted = self._note_all(seqs, messages)
         self._unnoted = seqs[noted:], messages[noted:]
@@ -497,7 +497,7 @@ class DelayQueue(Queue):
         return self._read_from >= self._read_end and not self._unnoted[0] and (not self._fetching or bool(self._taken))
 
     def _waits(self, seq: int) -> bool:
-        return any(row[1] == READY for row in self.ring.living(seq, seq, 1))
+        return self.ring.all_ready([seq])
 
     def waiting(self, first_ms: int, last_ms: int, most: int) -> list[int]:
         """The seqs of what is due in this span, in order; at most so many, and some that left meanwhile."""

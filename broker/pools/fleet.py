@@ -355,8 +355,12 @@ class Fleet:
 
     def _left(self) -> Counter[str]:
         """Workers of groups that have ended, by place."""
+        return Counter(launch.place for launch in self._strays())
+
+    def _strays(self) -> list[LaunchEntity]:
+        """Launches whose groups are gone."""
         pool_id, table = self.pool.pool_id, self._table
-        return Counter(one.place for one in table.launches(pool_id) if table.group(pool_id, one.key) is None)
+        return [launch for launch in table.launches(pool_id) if table.group(pool_id, launch.key) is None]
 
     def _renew(self, places: Mapping[str, Place], now_s: float) -> None:
         dirty, self._dirty = self._dirty, {}
@@ -469,11 +473,7 @@ class Fleet:
 
     def _end_stray(self) -> None:
         """Of groups that are gone."""
-        strays = [
-            launch
-            for launch in self._table.launches(self.pool.pool_id)
-            if not launch.revoked and self._table.group(self.pool.pool_id, launch.key) is None
-        ]
+        strays = (launch for launch in self._strays() if not launch.revoked)
         self._take((Stop(one.key, one.launch_id, "its group has ended") for one in strays), self._begun_s)
 
 

@@ -331,12 +331,18 @@ cdef class LinkConsumer(Holder):
         # as it is written, which is seldom known without writing it
         cdef uint64_t size = HEADER_MAX + 12 + parts.entries + self.own_annotations(message)
         size += payload_size(message) - parts.rest
-        if size > self.message_max:
-            size = len(self.content(seq, message, delivery_count, now_ms))
-        if size > self.message_max:
+        if size > self.message_max and (
+            why := self.too_large(seq, self.content(seq, message, delivery_count, now_ms))
+        ):
             self.active = False
-            raise Unfit(seq, self.owner, f"message {seq}: it has {size} bytes, and the link takes {self.message_max}")
+            raise Unfit(seq, self.owner, why)
         return 0
+
+    def too_large(self, uint64_t seq, bytes content not None) -> str:
+        """Why the client cannot have these sections of a message; empty: it can."""
+        if not self.message_max or <uint64_t>PyBytes_GET_SIZE(content) <= self.message_max:
+            return ""
+        return f"message {seq}: it has {len(content)} bytes, and the link takes {self.message_max}"
 
     cdef bint begins_alike(self, Message message) noexcept:
         # whether its delivery differs in nothing but its numbers from the last usual one, up to the message's own bytes

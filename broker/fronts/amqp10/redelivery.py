@@ -133,11 +133,10 @@ class Redelivery:
                 node.setting_aside.work(queue, queue.requeue, seq, False)
                 return True
             content = credit.content(seq, message, credit.ring.delivery_count(seq), node.now_ms)
-            if 0 < credit.message_max < len(content):
+            if why := credit.too_large(seq, content):
                 self._items.popleft()
                 node.setting_aside.work(queue, queue.requeue, seq, True)
                 self.waits = True  # for the end
-                why = f"message {seq}: it has {len(content)} bytes, and the link takes {credit.message_max}"
                 node.soon(partial(link.unfit, why))
                 return False
             if not item.is_new:
