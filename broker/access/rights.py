@@ -36,6 +36,9 @@ class Rights(Protocol):
     def topic_allowed(self, vhost: str, kind: TopicPermissionKind, exchange: str, routing_key: str) -> bool:
         """Whether it may use the routing key at this topic exchange."""
 
+    def topic_limited(self, vhost: str, exchange: str) -> bool:
+        """Whether it may use some routing keys of this topic exchange only."""
+
     @property
     def may_publish(self) -> Callable[[str, str], bool] | None:
         """Whether a message with this routing key may be published to an exchange that may be written to, asked each
@@ -77,3 +80,6 @@ class AccountRights:
 
     def topic_allowed(self, vhost: str, kind: TopicPermissionKind, exchange: str, routing_key: str) -> bool:
         return self._map.topic_allowed(self._user, vhost, kind, exchange, routing_key)
+
+    def topic_limited(self, vhost: str, exchange: str) -> bool:
+        return self._map.topic_limited(self._user, vhost, exchange)

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from typing import Final
 
+from clusterbroker.broker.access.delay_service import AMQ_DELAY
 from clusterbroker.broker.access.lease_service import AMQ_LEASE
 from clusterbroker.broker.access.services import Service
 from clusterbroker.broker.access.stream_service import AMQ_STREAM
 from clusterbroker.broker.access.transaction_service import AMQ_TXN
 
-VIRTUAL_EXCHANGES: Final[dict[str, Service]] = {"amq.lease": AMQ_LEASE, "amq.stream": AMQ_STREAM, "amq.txn": AMQ_TXN}
+VIRTUAL_EXCHANGES: Final[dict[str, Service]] = {
+    "amq.delay": AMQ_DELAY,
+    "amq.lease": AMQ_LEASE,
+    "amq.stream": AMQ_STREAM,
+    "amq.txn": AMQ_TXN,
+}
 """By name."""
 
 

@@ -115,6 +115,10 @@ class WorkerRights:
         """A pool has no topic exchange."""
         return False
 
+    def topic_limited(self, vhost: str, exchange: str) -> bool:  # noqa: ARG002
+        """To none."""
+        return True
+
     def may_publish(self, exchange: str, key: str) -> bool:
         """Asked for each batch, and for each key of CC and BCC."""
         launch = self._launch

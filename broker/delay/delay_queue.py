@@ -499,12 +499,12 @@ class DelayQueue(Queue):
     def _waits(self, seq: int) -> bool:
         return self.ring.all_ready([seq])
 
-    def waiting(self, first_ms: int, last_ms: int, most: int) -> list[int]:
-        """The seqs of what is due in this span, in order; at most so many, and some that left meanwhile."""
+    def waiting(self, first_ms: int, last_ms: int, most: int) -> list[tuple[int, int]]:
+        """(due time, seq) of what is due in this span, in order; at most so many, and some that left meanwhile."""
         rows = self._index.within(first_ms, last_ms, most)
         for lane in self.letters.lanes.values() if self.letters is not None else ():
             rows += lane.parked.within(first_ms, last_ms, most)
-        return [seq for _, seq in sorted(rows)[:most]]
+        return sorted(rows)[:most]
 
     def under(self, key: str) -> list[int]:
         """The message that waits under this key, if there is one."""

@@ -120,8 +120,7 @@ class Principal:
         """Whether it may publish with this key to a topic exchange; None: with any."""
         if routing_key is not None:
             return self._map.topic_allowed(self.name, vhost, "write", exchange, routing_key)
-        limited = (self.name, vhost, exchange)
-        return all((one.user, one.vhost, one.exchange) != limited for one in self._map.topic_permissions())
+        return not self._map.topic_limited(self.name, vhost, exchange)
 
     def amqp_user(self, _vhost: str) -> str:
         """As whom it speaks AMQP in a vhost."""

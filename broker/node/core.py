@@ -80,6 +80,7 @@ if TYPE_CHECKING:
     from clusterbroker.broker.node.clients import ChannelCore, ClientCore, SocketCore
     from clusterbroker.broker.node.member import MemberRole
     from clusterbroker.broker.remote.replies import Replies, Target
+    from clusterbroker.broker.stats.inspection import Asks
 
 RATE_MS = 8
 REFUSED_MS = 1000
@@ -88,8 +89,6 @@ PATIENCE_BYTES_PER_MS = 64 << 10
 """More than this published (64 MB/s) is worth sparing the disk."""
 
 Done = Callable[[Applied], None]
-
-
 Entropy = Callable[[int], bytes]
 """So many random bytes that nobody can foretell. A core has none of its own; a simulated node gets them by its seed."""
 SECRET_BYTES: Final = 16
@@ -166,6 +165,7 @@ class Node:
         self.setting_aside = SettingAside(self)
         self.postponed = Postponed(self)
         self.stopwatch: Callable[[], int] = lambda: 0  # ns since some moment; a node without a shell has none
+        self.inspects: Asks | None = None  # a node without a shell looks at no single messages for its clients
         self.longest: LocalQueue | None = None  # whose turn took longest of those since its time was last set to 0
         self.longest_ns = 0
         self.moving = Moving(self)

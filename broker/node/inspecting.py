@@ -72,6 +72,8 @@ SLICE: Final = 250
 SLICE_BYTES: Final = 1 << 20
 SLICE_WORK: Final = 5000
 """In pieces of 1 to 2 us (`broker.stats.message_filter`): a step holds the node's loop for some ms."""
+LISTED: Final = 1000
+"""Delayed messages that are looked for at once by due time: some 10 ms, however many wait."""
 BATCH: Final = 1000
 BATCH_BYTES: Final = 4 << 20
 """Read from the disk at once; one message may be longer."""
@@ -116,6 +118,13 @@ class Inspection:
         self._last = min(request.last or top, top)
         self._at = max(1, request.first)
         self._listed = _listed(queue, request)
+        self._more = request.what == "delayed" and self._listed is None
+        """What is due later has not been looked for."""
+        if self._more:
+            self._listed = deque()
+        self._due_ms = request.due_from_ms
+        self._due_seqs: frozenset[int] = frozenset()
+        """Those that were listed of this time."""
         if isinstance(queue, DelayQueue) and not queue.is_read:
             self.error, self.over = BEGINS, True
         self._ahead: deque[Place] = deque()
@@ -144,7 +153,9 @@ class Inspection:
 
     @property
     def _exhausted(self) -> bool:
-        return not self._ahead and (self._at > self._last if self._listed is None else not self._listed)
+        return not self._ahead and (
+            self._at > self._last if self._listed is None else not self._listed and not self._more
+        )
 
     @property
     def _next_seq(self) -> int:
@@ -163,6 +174,8 @@ class Inspection:
             return False
         if self._loading:
             return False
+        if self._more and not self._ahead and not self._listed:
+            self._list_more()
         if self._walked(now_ms):
             self._end(now_ms)
             return False
@@ -172,6 +185,19 @@ class Inspection:
             return not self._loading
         self._slice(now_ms)
         return True
+
+    def _list_more(self) -> None:
+        """The next ones by due time; of that of the last one some may be listed."""
+        assert isinstance(self.queue, DelayQueue), "no other queue is asked"
+        assert self._listed is not None, "they are listed"
+        most = LISTED + len(self._due_seqs)
+        rows = self.queue.waiting(self._due_ms, self._request.due_to_ms, most)
+        self._more = len(rows) == most
+        self._listed.extend(seq for _, seq in rows if seq not in self._due_seqs)
+        if rows:
+            last_ms = rows[-1][0]
+            before = self._due_seqs if last_ms == self._due_ms else frozenset()
+            self._due_ms, self._due_seqs = last_ms, before.union(seq for due_ms, seq in rows if due_ms == last_ms)
 
     def _walked(self, now_ms: int) -> bool:
         enough = self._full or self._taken >= self._request.count
@@ -447,15 +473,14 @@ class Inspection:
 
 
 def _listed(queue: LocalQueue, request: Request) -> deque[int] | None:
-    """The seqs that are meant one by one, in the order in which they are looked at; None: it is a range."""
+    """The seqs that are meant one by one, in the order in which they are looked at; None: it is a range, of seqs or of
+    due times."""
     if request.seqs is not None:
         return deque(sorted(dict.fromkeys(request.seqs)))
     if not isinstance(queue, DelayQueue):
         return deque() if request.what not in PLAIN or request.delay_key else None
     if request.delay_key:
         return deque(queue.under(request.delay_key))
-    if request.what == "delayed":
-        return deque(queue.waiting(request.due_from_ms, request.due_to_ms, LOOKED_MAX))
     return None
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from clusterbroker.broker.fronts.amqp10.ending import end_link
+from clusterbroker.broker.server.inspections import Inspections
 from clusterbroker.broker.stats.peer_messages import (
     CensusAnswer,
     CensusAsk,
@@ -21,7 +22,6 @@ from clusterbroker.broker.stats.peer_messages import (
 
 if TYPE_CHECKING:
     from clusterbroker.broker.node.member import MemberRole
-    from clusterbroker.broker.server.inspecting import Inspector
     from clusterbroker.broker.server.ports import ServerPort
     from clusterbroker.broker.server.sampling import Sampling
     from clusterbroker.broker.stats.rows import Batch
@@ -40,15 +40,15 @@ class PeerCensus:
         self._asked: dict[int, tuple[str, Told]] = {}
         self._answering: dict[str, int] = {}
         self._sampling: Sampling | None = None
-        self._inspector: Inspector | None = None
+        self.inspections = Inspections(shell, role)
         role.hub.handlers.update(
             {
                 CensusAsk: self._to_answer,
                 CensusAnswer: self._answered,
                 CloseConnection: self._to_close,
                 EndLink: self._to_end,
-                InspectAsk: lambda peer, asked, payload: self.inspector.asked(peer, asked, payload),
-                InspectAnswer: lambda peer, answer, payload: self.inspector.answered(peer, answer, payload),
+                InspectAsk: lambda peer, asked, payload: self.inspections.inspector.asked(peer, asked, payload),
+                InspectAnswer: lambda peer, answer, payload: self.inspections.inspector.answered(peer, answer, payload),
             }
         )
 
@@ -61,15 +61,6 @@ class PeerCensus:
 
             self._sampling = Sampling(self._shell)
         return self._sampling
-
-    @property
-    def inspector(self) -> Inspector:
-        """Of single messages."""
-        if self._inspector is None:
-            from clusterbroker.broker.server.inspecting import Inspector
-
-            self._inspector = Inspector(self._shell, self._part)
-        return self._inspector
 
     # -- asking -----------------------------------------------------------------------------------------------
 

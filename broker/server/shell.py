@@ -33,6 +33,7 @@ from clusterbroker.broker.server.control.server import ControlSocket
 from clusterbroker.broker.server.copy_forward import CopyForward
 from clusterbroker.broker.server.endings import Restart, proposed
 from clusterbroker.broker.server.goodbye import say_goodbye
+from clusterbroker.broker.server.inspections import Inspections
 from clusterbroker.broker.server.link_ends import LinkEnds
 from clusterbroker.broker.server.listener import Listener, peer_identity
 from clusterbroker.broker.server.log import Held, NodeLog
@@ -49,7 +50,6 @@ from clusterbroker.journal.record import DamagedRecord, GroupWriter, Message
 from clusterbroker.journal.stream_catalogue import NOTHING, Taken
 
 if TYPE_CHECKING:
-    from clusterbroker.broker.server.inspecting import Inspector
     from clusterbroker.broker.server.member.cluster_shell import ClusterShell
     from clusterbroker.broker.server.ports import BridgesPort, LinkEndsPort
     from clusterbroker.broker.stats.inspection import Request, Result
@@ -107,7 +107,7 @@ class NodeShell:
         self.scrub: Scrub | None = None
         self.link_ends: LinkEndsPort | None = None
         self.bridges: BridgesPort | None = None
-        self._inspector: Inspector | None = None
+        self.inspections = Inspections(self, None)
         self._stopped = False
 
     # -- start and stop ---------------------------------------------------------------------------------------
@@ -165,6 +165,8 @@ class NodeShell:
             self.bridges = Bridges(self)
             if self.cluster is not None:
                 await self.cluster.join_node(self.node, self._urls())
+                self.inspections = self.cluster.census.inspections
+            self.node.inspects = self.inspections.begin
             self.node.damages.found_at_start(self.storage.hurt)
             if (definitions := options.definitions) is not None:
                 await definitions.bring_in(self)
@@ -246,6 +248,7 @@ class NodeShell:
         self._accept_no_more()
         if self.control is not None:
             await self.control.close()
+        self.inspections.close()
         if hasattr(self, "logins"):
             self.logins.close()
         if self.cluster is not None:
@@ -289,13 +292,7 @@ class NodeShell:
 
     async def inspect(self, request: Request) -> Result:
         """The result of a request about single messages, from the queue's leader. Raises Refused, Unanswered."""
-        if self.cluster is not None:
-            return await self.cluster.census.inspector.ask(request)
-        if self._inspector is None:
-            from clusterbroker.broker.server.inspecting import Inspector  # imports that no start shall wait for
-
-            self._inspector = Inspector(self, None)
-        return await self._inspector.ask(request)
+        return await self.inspections.ask(request)
 
     # -- clients ----------------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ member), carried out there (`broker.node.inspecting`). Each is msgpack; new fiel
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Final, Literal
 
 import msgspec
@@ -113,6 +114,12 @@ def life_of(queue: Queue) -> str:
     life = f"{queue.queue_id}.{queue.gap_epoch}"
     return f"{queue.declared_ms:x}.{life}" if queue.declared_ms else life
 
+
+Told = Callable[[Result | None, int, str], None]
+"""(what came of a request; None: why not, as a code and a text)"""
+Asks = Callable[[Request, Told], None]
+"""Asks a queue's owner for a client of this node."""
+GONE, UNAVAILABLE = 404, 503
 
 encode: Final = msgspec.msgpack.Encoder().encode
 _REQUEST: Final = msgspec.msgpack.Decoder(Request)

@@ -130,6 +130,10 @@ class Accounts:
         # a pattern that grew beyond the cap by what was filled in matches nothing
         return matches(_whole(filled), routing_key)
 
+    def topic_limited(self, user: str, vhost: str, exchange: str) -> bool:
+        """Whether the user may use some routing keys of a topic exchange only."""
+        return exchange in self._topics.get((user, vhost), ())
+
     # ---- commands ----
 
     def put_user(self, command: c.PutUser, changes: list[Change]) -> None:

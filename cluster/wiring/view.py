@@ -45,8 +45,8 @@ class ClusterView:
         "_accounts", "_imports", "_index", "_members", "_parts", "_vhosts", "allowed", "counting_on", "due",
         "exclusive_queues", "held", "in_pieces", "is_only_copy", "lasting_queues", "link", "link_named",
         "link_since", "links", "member", "members", "next_slice", "owned", "parameter", "parameters", "permission",
-        "permissions", "pools", "queues_of", "replicas_of", "terms", "topic_allowed", "topic_permissions", "tried",
-        "user", "users", "was_deleted",
+        "permissions", "pools", "queues_of", "replicas_of", "terms", "topic_allowed", "topic_limited",
+        "topic_permissions", "tried", "user", "users", "was_deleted",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -87,6 +87,7 @@ class ClusterView:
         self.topic_permissions: Final = accounts.topic_permissions
         self.allowed: Final = accounts.allowed
         self.topic_allowed: Final = accounts.topic_allowed
+        self.topic_limited: Final = accounts.topic_limited
 
     @property
     def applied(self) -> LogIndex:

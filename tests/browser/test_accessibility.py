@@ -25,7 +25,8 @@ AXE: Final = Path(__file__).resolve().parents[2] / "web/node_modules/axe-core/ax
 RULES: Final = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
 PLACES: Final = (
     "overview", "connections", "channels", "exchanges", "exchanges/%2F/shop", "queues", "queues/%2F/orders", "cluster",
-    "cluster/embedded", "vhosts", "policies", "parameters", "users", "definitions",
+    "cluster/embedded", "vhosts", "policies", "parameters", "users", "definitions", "delayed", "delayed/%2F/later",
+    "pools/%2F/tiles",
 )  # fmt: skip
 RUN: Final = """async rules => (await axe.run({runOnly: rules, resultTypes: ["violations"]})).violations
     .flatMap(rule => rule.nodes.map(node => `${rule.id}: ${node.target} ${node.failureSummary}`))"""
@@ -40,6 +41,8 @@ def connection(node: Broker, api: httpx.Client) -> Iterator[str]:
     for path, body in (
         ("queues/%2F/orders", {"arguments": {"x-max-length": 1000, "x-queue-type": "quorum"}}),
         ("exchanges/%2F/shop", {"type": "topic"}),
+        ("exchanges/%2F/later", {"type": "x-delayed-message", "arguments": {"x-delayed-type": "topic"}}),
+        ("pools/%2F/tiles", {}),
         ("policies/%2F/short", {"pattern": "^x", "definition": {"max-length": 10}, "apply-to": "queues"}),
         ("users/mona", {"password": "secret-pass", "tags": "monitoring"}),
         ("permissions/%2F/mona", {"configure": "", "write": "", "read": ".*"}),

@@ -397,14 +397,14 @@ def test_the_keyboard_is_enough(visit: Visit) -> None:
     expect(page.get_by_role("link", name="Skip to content")).to_be_focused()
     expect(page.get_by_role("link", name="Skip to content")).to_be_in_viewport()
     seen = []
-    for _ in range(14):
+    for _ in range(15):
         page.keyboard.press("Tab")
         seen.append(focused(page))
     assert seen == [
-        "clusterbroker", "Overview", "Queues", "Exchanges", "Pools", "Connections", "Channels", "Cluster", "Vhosts",
-        "Policies", "Parameters", "Users", "Definitions", "Sign out",
+        "clusterbroker", "Overview", "Queues", "Exchanges", "Delayed", "Pools", "Connections", "Channels", "Cluster",
+        "Vhosts", "Policies", "Parameters", "Users", "Definitions", "Sign out",
     ]  # fmt: skip
-    for _ in range(11):
+    for _ in range(12):
         page.keyboard.press("Shift+Tab")
     assert focused(page) == "Queues"
     page.keyboard.press("Enter")

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+
 import httpx
 import pika
 from playwright.sync_api import expect
 
 from clusterbroker import Broker
+from tests.browser.test_accessibility import out_of_reach, violations
 from tests.browser.visit import Visit
+
+STATES = ["delayed", "held", "waiting"]
 
 
 def test_a_pool_with_its_keys(visit: Visit, node: Broker, api: httpx.Client) -> None:
@@ -36,4 +41,58 @@ def test_a_pool_with_its_keys(visit: Visit, node: Broker, api: httpx.Client) -> 
     visit.fits()
     visit.row("Keys", "42").get_by_role("link").click()
     expect(page.get_by_role("heading", name="tiles-req-42")).to_be_visible()
+    connection.close()
+
+
+def test_a_request_is_found_in_its_states_and_cancelled(visit: Visit, node: Broker, api: httpx.Client) -> None:
+    api.put("pools/%2F/sought", json={}).raise_for_status()
+    connection = pika.BlockingConnection(pika.URLParameters(node.url))
+    channel = connection.channel()
+    channel.confirm_delivery()
+    channel.basic_qos(prefetch_count=1)
+    channel.basic_consume("sought-req-a", lambda *_: None)
+    answers = channel.queue_declare("", exclusive=True).method.queue
+    later = {"x-delay": 3_600_000}
+    for exchange, message_id, headers in (("sought", "m1", {}), ("sought", "m2", {}), ("sought-delayed", "m3", later)):
+        about = pika.BasicProperties(correlation_id="c/1", message_id=message_id, reply_to=answers, headers=headers)
+        channel.basic_publish(exchange, "a", b"x", about)
+    page = visit.sign_in(at="#/pools/%2F/sought")
+    form = page.get_by_role("form", name="Find a request")
+    form.get_by_label("Id", exact=True).fill("c/1")
+    # a request is on its way for a moment
+    while sorted(one["state"] for one in api.get("pools/%2F/sought/requests/c%2F1").json()["items"]) != STATES:
+        connection.process_data_events(0.05)
+    page.keyboard.press("Enter")
+    found = page.get_by_role("table", name="Requests").locator("tbody tr")
+    expect(found).to_have_count(3)
+    expect(visit.row("Requests", "delayed")).to_contain_text("due")
+    expect(visit.row("Requests", "waiting")).to_contain_text("for a worker of its key")
+    expect(visit.row("Requests", "held")).to_contain_text("a")
+    if where := os.environ.get("ACCESSIBILITY_SHOTS"):
+        page.screenshot(path=f"{where}/pool-requests.png", full_page=True)
+    assert not violations(page)
+    assert not out_of_reach(page)
+    form.get_by_label("Id", exact=True).fill("m1")
+    form.get_by_label("It is a").select_option("message id")
+    form.get_by_role("button", name="Find").click()
+    expect(found).to_have_count(1)
+    expect(visit.row("Requests", "held")).to_be_visible()
+    expect(page.get_by_role("button", name="Cancel request c/1")).to_have_count(0)
+    form.get_by_label("Id", exact=True).fill("c/1")
+    form.get_by_label("It is a").select_option("correlation id")
+    form.get_by_label("Only key").fill("a")
+    form.get_by_role("button", name="Find").click()
+    page.get_by_role("button", name="Cancel request c/1").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("Cancel 2 requests with id c/1?")
+    expect(dialog.get_by_role("button", name="Cancel", exact=True)).to_be_focused()
+    dialog.get_by_role("button", name="Cancel request").click()
+    visit.told("2 requests cancelled.")
+    expect(found).to_have_count(1)
+    assert [one["state"] for one in api.get("pools/%2F/sought/requests/c%2F1").json()["items"]] == ["held"]
+    page.set_viewport_size({"width": 360, "height": 740})
+    visit.fits()
+    form.get_by_label("Id", exact=True).fill("never")
+    form.get_by_role("button", name="Find").click()
+    expect(page.get_by_text("No such request is here")).to_be_visible()
     connection.close()

@@ -199,6 +199,8 @@ export interface Exchange {
   internal: boolean;
   arguments: Record<string, unknown>;
   message_stats?: Counted;
+  /** Of one of type x-delayed-message: how many wait. */
+  messages_delayed?: number;
   incoming?: { channel_details: Consumer["channel_details"]; stats: Counted }[];
   may?: Kind[];
 }
@@ -386,4 +388,28 @@ export interface PoolWorker {
   place: string;
   version: string;
   revoked: string;
+}
+
+/** A request of a pool, where it was found. */
+export interface PoolRequest {
+  state: "delayed" | "orphan" | "moving" | "waiting" | "held" | "dead" | "poison";
+  key: string;
+  queue: string;
+  seq: number;
+  correlation_id: string | null;
+  message_id: string | null;
+  attempt: number | null;
+  worker: string | null;
+  held_since_ms: number | null;
+  node: string | null;
+  reason: string | null;
+  lost: unknown;
+  due_ms: number | null;
+  timestamp_ms: number;
+}
+export interface PoolRequests {
+  items: PoolRequest[];
+  next: string | null;
+  not_looked_into: string[];
+  cancelled?: number;
 }

@@ -8,10 +8,10 @@ import { payloadAs, shownAs } from "./payload";
 import type { Shape } from "./payload";
 import { Empty, Json, Panel, Pill, Sure, attempt } from "./ui";
 
-const COUNTS = ["20", "50", "100", "500"];
-const BEGINNING = 90;
+export const COUNTS = ["20", "50", "100", "500"];
+export const BEGINNING = 90;
 
-interface Message {
+export interface Message {
   seq: number;
   state: "ready" | "unacknowledged" | "dead";
   node: string | null;
@@ -25,18 +25,18 @@ interface Message {
   payload_encoding: "string" | "base64";
   truncated: boolean;
   timestamp_ms: number | null;
+  /** Of a delayed one. */
+  due_ms?: number;
 }
-interface Found {
+export interface Found {
   life: string;
   looked_at: number;
   next: number | null;
   last: number;
   items: Message[];
 }
-interface Done {
-  deleted?: number;
-  moved?: number;
-  replayed?: number;
+type Verb = "deleted" | "moved" | "replayed" | "sent" | "rescheduled";
+export interface Done extends Partial<Record<Verb, number>> {
   looked_at: number;
   next: number | null;
   skipped?: Record<string, number[]>;
@@ -216,7 +216,8 @@ function State({ of }: { of: Message }) {
   return of.state === "dead" ? <Pill kind="warn">being dead-lettered</Pill> : <Pill kind="warn">{of.node ? `with a consumer at ${of.node}` : "with a consumer"}</Pill>;
 }
 
-function Whole({ message }: { message: Message }) {
+/** All of a message. */
+export function Whole({ message }: { message: Message }) {
   const first = shownAs(message);
   const [shape, setShape] = useState<Shape>(first);
   const { headers, ...properties } = message.properties;
@@ -290,9 +291,9 @@ function Deeds(props: { at: string; name: string; queues: string[]; looked: Look
 }
 
 /** What came of it; when something was left out, as an error, which stays longer. */
-function tell(done: Done, verb: "deleted" | "moved" | "replayed"): void {
+export function tell(done: Done, verb: Verb, word: string = verb): void {
   const left = Object.entries(done.skipped ?? {}).filter(([, seqs]) => seqs.length > 0);
-  const said = `${plural(done[verb] ?? 0, "message")} ${verb}`;
+  const said = `${plural(done[verb] ?? 0, "message")} ${word}`;
   const rest = left.map(([why, seqs]) => `${number(seqs.length)} ${SKIPPED[why] ?? why}`);
   if (done.next !== null) rest.push("more are left: repeat");
   if (rest.length) throw new Error(`${said}; not all: ${rest.join(", ")}.`);

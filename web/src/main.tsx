@@ -10,6 +10,7 @@ import { Cluster } from "./pages/cluster";
 import { ChannelPage, ConnectionPage } from "./pages/connection";
 import { Connections } from "./pages/connections";
 import { Definitions } from "./pages/definitions";
+import { DelayedExchanges, DelayedPage } from "./pages/delayed";
 import { ExchangePage, Exchanges } from "./pages/exchanges";
 import { NodePage } from "./pages/node";
 import { OverviewPage } from "./pages/overview";
@@ -26,6 +27,7 @@ const TITLES: Record<string, string> = {
   overview: "Overview",
   queues: "Queues",
   exchanges: "Exchanges",
+  delayed: "Delayed",
   pools: "Pools",
   connections: "Connections",
   channels: "Channels",
@@ -190,6 +192,8 @@ function Shown({ me, words }: { me: Me; words: string[] }) {
       return vhost !== undefined && object !== undefined ? <QueuePage key={words.join("/")} me={me} vhost={vhost} name={object} /> : <Queues me={me} />;
     case "exchanges":
       return vhost !== undefined && object !== undefined ? <ExchangePage key={words.join("/")} me={me} vhost={vhost} name={object === "amq.default" ? "" : object} /> : <Exchanges me={me} />;
+    case "delayed":
+      return vhost !== undefined && object !== undefined ? <DelayedPage key={words.join("/")} me={me} vhost={vhost} name={object} /> : <DelayedExchanges />;
     case "pools":
       return vhost !== undefined && object !== undefined ? <PoolPage key={words.join("/")} me={me} vhost={vhost} name={object} /> : <Pools />;
     case "connections": {

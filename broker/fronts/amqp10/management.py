@@ -9,6 +9,8 @@
     DELETE  /queues/:queue/messages         200   message_count
     PUT     /exchanges/:exchange            204   type, durable, auto_delete, internal, arguments
     DELETE  /exchanges/:exchange            204
+    GET     /exchanges/:exchange/delayed    200   message_count: what waits; with ?key= the message of a key, and due_ms
+    DELETE  /exchanges/:exchange/delayed?key= 200 message_count: that message waits no more
     POST    /bindings                       204   source, destination_queue or _exchange, binding_key, arguments
     GET     /bindings?src=&dstq=&key=       200   a list of bindings, each with its location; dste: to an exchange
     DELETE  /bindings/src=;dstq=;key=;args= 204   a location
@@ -28,6 +30,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 from urllib.parse import parse_qsl, quote
 
 from clusterbroker.broker.access.admin import Admin
+from clusterbroker.broker.access.delay_service import cancel, due_ms, look, waiting_in
 from clusterbroker.broker.access.errors import Refusal
 from clusterbroker.broker.access.questions import Pending
 from clusterbroker.broker.access.sign_in import renew
@@ -37,6 +40,8 @@ from clusterbroker.broker.fronts.amqp10.addresses import NAME_BYTES_MAX, checked
 from clusterbroker.broker.fronts.amqp10.conditions import Refused
 from clusterbroker.broker.fronts.amqp10.ports import SessionCore
 from clusterbroker.broker.fronts.amqp10.reply_link import KEY
+from clusterbroker.broker.routing.delays import KEY_BYTES_MAX
+from clusterbroker.broker.stats.inspection import Result, Told
 from clusterbroker.broker.wire.amqp10.errors import UNAUTHORIZED, LinkError
 from clusterbroker.broker.wire.amqp10.performatives import Composite, Properties, composed
 from clusterbroker.broker.wire.amqp10.types import Array, DecodeError, Described, Symbol, decode, encode
@@ -334,6 +339,63 @@ def _delete_exchange(request: Request, named: str) -> None:
     request.order(request.admin.delete_exchange(_name(named), if_unused=False))
 
 
+def _get_delayed(request: Request, named: str) -> None:
+    """How many wait, or the one of a key."""
+    _check_no_body(request)
+    key, access = _delay_key(request), request.access
+    queue = waiting_in(access, _name(named), by_key=key is not None)
+    if key is not None:
+
+        def found(result: Result) -> None:
+            due = due_ms(result)
+            request.answer(
+                OK, {"message_count": UInt64(len(result.shown)), "due_ms": None if due is None else UInt64(due)}
+            )
+
+        look(access, queue, key, _inspected(request, found))
+        return
+    question = Pending(request)
+
+    def counted(ready: int, _: int) -> None:
+        if question.awaits():
+            request.counted(ready)
+
+    question.ask(queue)
+    queue.counts(access.node.now_ms, question.answers(counted))
+
+
+def _delete_delayed(request: Request, named: str) -> None:
+    _check_no_body(request)
+    key, access = _delay_key(request), request.access
+    if key is None:
+        raise BadRequest("a query has key: the x-delay-key of the message")
+    queue = waiting_in(access, _name(named), cancels=True)
+    cancel(access, queue, key, _inspected(request, lambda result: request.counted(result.done)))
+
+
+def _delay_key(request: Request) -> str | None:
+    """None: none is said."""
+    asked = _asked(request)
+    key = asked.get("key")
+    if asked.keys() - {"key"} or (key is not None and not 0 < len(key.encode()) <= KEY_BYTES_MAX):
+        raise BadRequest(f"a query has key, a text of 1 to {KEY_BYTES_MAX} bytes: '{request.query[:_SHOWN_MAX]}'")
+    return key
+
+
+def _inspected(request: Request, then: Callable[[Result], None]) -> Told:
+    question = Pending(request)
+
+    def told(result: Result | None, code: int, why: str) -> None:
+        if not question.awaits():
+            return
+        if result is None:
+            request.fail(code, why)
+        else:
+            then(result)
+
+    return question.answers(told)
+
+
 def _bind(request: Request, _: str) -> None:
     fields = _fields(request.body, "binding", _BINDING)
     to = [each for each in ("destination_queue", "destination_exchange") if each in fields]
@@ -346,10 +408,7 @@ def _bind(request: Request, _: str) -> None:
 
 def _get_bindings(request: Request, _: str) -> None:
     _check_no_body(request)
-    try:
-        asked = dict(parse_qsl(request.query, keep_blank_values=True, strict_parsing=True, errors="strict"))
-    except ValueError:  # UnicodeDecodeError too
-        raise BadRequest(f"bad query '{request.query[:_SHOWN_MAX]}'") from None
+    asked = _asked(request)
     to = asked.keys() & {"dstq", "dste"}
     if len(to) != 1 or not {"src", "key"} <= asked.keys():
         raise BadRequest(f"a query has src, key, and one of dstq and dste: '{request.query[:_SHOWN_MAX]}'")
@@ -461,6 +520,16 @@ def _delete_link(request: Request, named: str) -> None:
         request.answer(OK, {"link_count": UInt64(count)})
 
 
+def _asked(request: Request) -> dict[str, str]:
+    """The query. Raises BadRequest."""
+    try:
+        return dict(
+            parse_qsl(request.query, keep_blank_values=True, strict_parsing=bool(request.query), errors="strict")
+        )
+    except ValueError:  # UnicodeDecodeError too
+        raise BadRequest(f"bad query '{request.query[:_SHOWN_MAX]}'") from None
+
+
 def _check_no_body(request: Request) -> None:
     if request.body is not None:
         raise BadRequest("this request has no body but null")
@@ -501,6 +570,8 @@ _HANDLERS: Final[Mapping[tuple[str, str], Callable[[Request, str], None]]] = {
     ("DELETE", "queues/:/messages"): _purge_queue,
     ("PUT", "exchanges/:"): _put_exchange,
     ("DELETE", "exchanges/:"): _delete_exchange,
+    ("GET", "exchanges/:/delayed"): _get_delayed,
+    ("DELETE", "exchanges/:/delayed"): _delete_delayed,
     ("POST", "bindings"): _bind,
     ("GET", "bindings"): _get_bindings,
     ("DELETE", "bindings/:"): _unbind,

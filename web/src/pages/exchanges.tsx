@@ -1,7 +1,8 @@
+import type { ComponentChildren } from "preact";
 import type { Binding, Exchange, Me, Overview, Page } from "../api";
 import { count, del, exchangeInPath, path, put, rate } from "../api";
 import { Bindings } from "../bindings";
-import { number, perSecond } from "../format";
+import { number, perSecond, plural } from "../format";
 import { link, useLive, usePlace } from "../live";
 import { Picture } from "../picture";
 import { Empty, Facts, Filter, Form, Head, Pager, Panel, Pill, Sure, Table, Waiting, table } from "../ui";
@@ -138,6 +139,7 @@ export function ExchangePage({ me, vhost, name }: { me: Me; vhost: string; name:
                 of={[
                   ["Features", features(exchange)],
                   ["Arguments", Object.keys(exchange.arguments).length ? <code>{JSON.stringify(exchange.arguments)}</code> : "none"],
+                  ...(exchange.messages_delayed === undefined ? [] : [["Delayed", <a href={link("delayed", vhost, name)}>{plural(exchange.messages_delayed, "message")} waiting</a>] as [string, ComponentChildren]]),
                   ["Bindings", `${number(out.value?.length)} from here, ${number(into.value?.length)} to here`],
                 ]}
               />

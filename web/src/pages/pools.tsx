@@ -1,7 +1,8 @@
-import type { Me, Page, Pool, PoolGroup, PoolWorker } from "../api";
+import type { Exchange, Me, Page, Pool, PoolGroup, PoolWorker } from "../api";
 import { del, may, path, post } from "../api";
 import { number } from "../format";
 import { link, useLive, usePlace } from "../live";
+import { FindRequest } from "../pool_requests";
 import { Empty, Facts, Filter, Head, Pager, Panel, Pill, Sure, Table, Waiting, attempt } from "../ui";
 import { VhostChoice, listed, useVhost } from "../vhost_choice";
 import { useVhosts } from "../vhosts";
@@ -78,6 +79,7 @@ export function PoolPage({ me, vhost, name }: { me: Me; vhost: string; name: str
   const groups = useLive<Page<PoolGroup>>(`${at}/groups?${new URLSearchParams({ page: String(page), page_size: String(SIZE), name: key })}`);
   const workers = useLive<Page<PoolWorker>>(`${at}/workers?${new URLSearchParams({ page: "1", page_size: "500" })}`);
   const pool = live.value;
+  const delayed = useLive<Exchange>(pool ? `exchanges/${path(vhost, `${pool.exchange}-delayed`)}` : "");
   const found = groups.value;
   const paused = pool?.state === "paused";
   const turn = async () => {
@@ -113,6 +115,7 @@ export function PoolPage({ me, vhost, name }: { me: Me; vhost: string; name: str
                 ["Held by workers", number(pool.held)],
                 ["Without a queue yet", number(pool.orphans)],
                 ["Dead, to be answered", number(pool.dead)],
+                ["Put off", <a href={link("delayed", vhost, `${pool.exchange}-delayed`)}>{number(delayed.value?.messages_delayed)}</a>],
                 ["Poison", <a href={link("queues", vhost, `${pool.exchange}-poison`)}>{number(pool.poison)}</a>],
                 ["Consumers", number(pool.consumers)],
                 ["Controller", pool.controller ?? "none: new keys wait"],
@@ -125,6 +128,7 @@ export function PoolPage({ me, vhost, name }: { me: Me; vhost: string; name: str
           </Panel>
         </div>
       )}
+      {pool && <FindRequest vhost={vhost} pool={name} then={live.again} />}
       {found && (
         <Panel title="Keys" side={<Filter label="Filter by key" value={key} />}>
           {found.items.length === 0 ? (

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from clusterbroker.broker.delay.delay_queue import BATCH, HELD_MAX, DelayQueue
+from clusterbroker.broker.node import inspecting
+from clusterbroker.broker.node.inspecting import Inspection
 from clusterbroker.broker.stats.inspection import Request
 from clusterbroker.broker.wire.amqp091 import methods as m
 from tests.unit.broker.fronts.amqp091.harness import Client, World, bodies
@@ -204,8 +206,6 @@ def test_a_queue_in_memory_delays_too() -> None:
 
 
 def test_a_request_of_delays_to_another_queue_finds_nothing(world: World) -> None:
-    from clusterbroker.broker.node.inspecting import Inspection
-
     client = world.client()
     client.publish("", "q", b"x")
     queue = world.queue("q")
@@ -213,6 +213,33 @@ def test_a_request_of_delays_to_another_queue_finds_nothing(world: World) -> Non
     while inspection.step(world.now_ms):
         pass
     assert inspection.result.shown == ()
+
+
+def test_what_waits_is_listed_in_portions_by_due_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inspecting, "LISTED", 7)
+    client = world.client()
+    delays = [(number * 7 % 25) // 3 if number < 25 else 4 for number in range(40)]  # more at one time than a portion
+    for number, delay in enumerate(delays):
+        publish(client, b"%d" % number, x_delay=HOUR_MS + 1000 * delay)
+    expected = [b"%d" % number for number in sorted(range(40), key=lambda number: (delays[number], number))]
+    at_ms = world.node.now_ms + HOUR_MS
+
+    def look(**asked: Any) -> tuple[list[bytes], int]:
+        queue = delaying(world)
+        request = Request(what="delayed", queue_id=queue.entity.queue_id, **asked)
+        inspection = Inspection(world.node, queue, request, 10**15)
+        while inspection.step(world.now_ms):
+            pass
+        assert inspection.over
+        return [bytes(shown.payload) for shown in inspection.result.shown], inspection.result.next
+
+    assert look() == (expected, 0)
+    for count in (1, 7, 8, 39):
+        found, following = look(count=count)
+        assert (found, bool(following)) == (expected[:count], True)
+    some = [body for body in expected if 1 < delays[int(body)] <= 4]
+    assert look(due_from_ms=at_ms + 2000, due_to_ms=at_ms + 4000) == (some, 0)
+    assert look(filter='payload="39"') == ([b"39"], 0)
 
 
 def test_a_delay_of_any_size_beside_a_time_stops_nothing(world: World) -> None:
