@@ -25,6 +25,8 @@ from clusterbroker.broker.queues.ring import Ring
 
 NUMBER_BITS: Final = 40
 NUMBER_MAX: Final = (1 << NUMBER_BITS) - 2
+NUMBERS_MAX: Final = NUMBER_MAX - (1 << 16)
+"""Deliveries of one attach before the link has to be attached again. Others may be on their way when that is asked."""
 ATTACH_MAX: Final = (1 << 22) - 1
 ATTACHES_MAX: Final = ATTACH_MAX - 1024
 """Attaches of one link before it has to end. Others may be on their way to the wiring when that is asked."""

@@ -44,10 +44,30 @@ if TYPE_CHECKING:
 
 
 NONE_GONE: Final[frozenset[int]] = frozenset()
-NO_LINKS: Final[dict[int, int]] = {}
-NONE_BACK: Final[set[int]] = set()
-"""Of a queue without such links. They stay empty."""
 LINKS_SLACK: Final = 16
+
+
+class LinksHere:
+    """Recoverable links of a queue that are attached at this node, or were last.
+
+    attaches    link -> its newest attach here. Of those whose consumers are gone the owner has to know as long as
+                outcomes of their deliveries are on the way (`settling`)
+    came_back   links that were attached elsewhere since outcomes came that the owner has not answered: these count no
+                more. Nobody is told that such a link is here before it is asked what it holds, behind these outcomes
+    late        links whose newest attach here has nothing: with what earlier ones have left since, which waits for the
+                owner's word on what the newest one holds; None: with the word that it is attached elsewhere, or over
+    """
+
+    __slots__ = ("attaches", "came_back", "late")
+
+    def __init__(self) -> None:
+        self.attaches: dict[int, int] = {}
+        self.came_back: set[int] = set()
+        self.late: dict[int, list[int] | None] = {}
+
+
+NO_LINKS: Final = LinksHere()
+"""Of a queue without such links. It stays empty."""
 
 
 class KnowsLinks(Protocol):
@@ -61,10 +81,7 @@ class LinkSide:
     """What `RemoteQueue` has of it.
 
     _gone_links   consumers of such links that are gone: deliveries of this attachment may still come for them
-    _came_back    links that were attached elsewhere since outcomes came that the owner has not answered: these count no
-                  more. Nobody is told that such a link is here before it is asked what it holds, behind these outcomes
-    _links        link -> its newest attach here. Of those whose consumers are gone the owner has to know as long as
-                  outcomes of their deliveries are on the way (`settling`)
+    _links        those that are attached here, or were last
     """
 
     __slots__ = ()
@@ -77,19 +94,14 @@ class LinkSide:
     ring: Ring
     _by_subscription: dict[LocalConsumer, Line]
     _settlements: Settlements
-    _came_back: set[int]
     _gone_links: frozenset[int]
     _backlog: Backlog
     _lines: dict[int, Line]
-    _links: dict[int, int]
+    _links: LinksHere
 
     @abstractmethod
     def subscribe(self, subscription: LocalConsumer, now_ms: int, then: Callable[[str], None]) -> None:
         """See `QueueHandle`."""
-
-    @abstractmethod
-    def _begin_links(self) -> None:
-        """The first one is here: `_links` is its own."""
 
     @abstractmethod
     def take(self, messages: Sequence[Message], ticket: Ticket | None, tagged: Tagged | None = None) -> None:
@@ -174,7 +186,7 @@ class LinkSide:
         self, subscription: LocalConsumer, link: LinkAttach, now_ms: int, then: Callable[[str], None]
     ) -> None:
         def answered(why: str) -> None:
-            self._came_back.discard(link.link)
+            self._links.came_back.discard(link.link)
             then(why)
 
         self.subscribe(subscription, now_ms, answered)
@@ -183,30 +195,42 @@ class LinkSide:
             self._is_here(link)
 
     def _is_here(self, link: LinkAttach) -> None:
-        if not self._links:
-            self._begin_links()
-        elif self._settlements and link.attach > self._links.get(link.link, link.attach) + 1:
-            self._came_back.add(link.link)
-        if len(self._links) > 2 * len(self._lines) + LINKS_SLACK:
+        if self._links is NO_LINKS:
+            self._links = LinksHere()
+        attaches = self._links.attaches
+        if self._settlements and link.attach > attaches.get(link.link, link.attach) + 1:
+            self._links.came_back.add(link.link)
+        if len(attaches) > 2 * len(self._lines) + LINKS_SLACK:
             self.silent_links()
-        self._links[link.link] = link.attach
+        attaches[link.link] = link.attach
 
     def silent_links(self) -> tuple[LinkAttach, ...]:
         """Attaches of links whose consumers are gone. They are forgotten when no outcome of theirs can be on the way,
         or come: what an open transaction has retired is unacknowledged here."""
-        attached = {line.link.link for line in self._lines.values()} | self._came_back
-        silent = [LinkAttach(*link) for link in self._links.items() if link[0] not in attached]
+        attached = {line.link.link for line in self._lines.values()} | self._links.came_back
+        silent = [LinkAttach(*link) for link in self._links.attaches.items() if link[0] not in attached]
         if self._settlements or self._backlog or self.ring.unacked:
             return tuple(silent)
         for link in silent:
-            del self._links[link.link]
+            del self._links.attaches[link.link]
+            self._links.late.pop(link.link, None)
         return ()
 
     def is_later_here(self, link: LinkAttach) -> bool:
         """Whether a later attach of the link is, or was last, at this node: its client has what the earlier one had,
-        unless the link has begun anew since."""
-        is_later = self._links.get(link.link, link.attach) != link.attach
+        unless the link has begun anew since, or was elsewhere before the owner has said what it holds."""
+        here = self._links
+        is_later = here.attaches.get(link.link, link.attach) != link.attach and here.late.get(link.link, ()) is not None
         return is_later and self.node.goes_on(link)
+
+    def is_kept(self, seqs: Sequence[int], link: LinkAttach) -> bool:
+        """`is_later_here` of what an attach leaves behind: while the owner has not said whether the later one has it,
+        that is open."""
+        if not self.is_later_here(link):
+            return False
+        if (waits := self._links.late.get(link.link)) is not None:
+            waits.extend(seqs)
+        return True
 
     def returned_by(self, link: LinkAttach) -> int:
         """What becomes of a delivery that was settled in vain: it stays with its link, if that is suspended."""
@@ -215,16 +239,23 @@ class LinkSide:
 
     def held_by(self, link: LinkAttach, then: Callable[[Sequence[HeldMessages] | str], None]) -> None:
         def answered(answer: Answer, _: memoryview) -> None:
-            self._came_back.discard(link.link)
+            self._links.came_back.discard(link.link)
             found = [HeldMessages(*one) for one in answer.held]
             for held in found:
                 self._settlements.came_again(held.seqs)
                 for seq in held.seqs:
                     self.ring.hold(seq, held.delivery_count)
+            if self._links.attaches.get(link.link) == link.attach:
+                left = self._links.late.pop(link.link, None) or ()
+                if answer.refused:
+                    self._links.late[link.link] = None
+                has = {seq for held in found for seq in held.seqs}
+                self.leave_to_link([seq for seq in left if seq not in has])
             found += [HeldMessages(first, last, 0, withdrawn=True) for first, last in answer.withdrawn]
             then(answer.refused or found)
 
         self._is_here(link)
+        self._links.late[link.link] = self._links.late.get(link.link) or []
         self._ask(ASK_HELD, answered, link=link)
 
     def give_up(self, line: Line) -> frozenset[int]:
@@ -241,8 +272,8 @@ class LinkSide:
         return SETTLE_LEFT if consumer in self._gone_links else SETTLE_REQUEUE
 
     def leave_to_link(self, seqs: Sequence[int], late: LinkAttach = NO_LINK) -> None:
-        if self.is_later_here(late):
-            return  # it has them
+        if self.is_kept(seqs, late):
+            return
         for seq in seqs:
             if not self.deleted and self.ring.release(seq) >= 0:
                 self._settlements.add(seq, SETTLE_LEFT)

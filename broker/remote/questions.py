@@ -7,6 +7,10 @@ purge counts the rest.
 After UNANSWERED_MS the client was told so, and has gone on. A question of that age is forgotten: a purge would take
 later, confirmed publishes, and clients that ask again and again for a queue without an owner would fill the memory.
 An owner that has it, but is not open yet, forgets it with the next attach, which must come at once.
+
+What a recoverable sender has settled is asked to be forgotten until it is: its client waits for that, and asks once for
+each delivery that an owner has called stored. So these do not fill the memory, and late they do no harm: deliveries
+that came after are not touched.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ from clusterbroker.broker.queues.handle import UNANSWERED_MS
 from clusterbroker.broker.queues.lease import LeaseRequest
 from clusterbroker.broker.queues.link_deliveries import AskedTags
 from clusterbroker.broker.queues.link_held import LinkAttach
-from clusterbroker.broker.remote.messages import ASK_DELETE, Answer, Ask, Range
+from clusterbroker.broker.remote.messages import ASK_DELETE, ASK_FORGET, Answer, Ask, Range
 
 Then = Callable[[Answer, memoryview], None]
 
@@ -44,6 +48,11 @@ class Question:
     publishes: tuple[int, int] = (0, 0)
     if_settled: bool = False
     told: bool = False
+
+    @property
+    def lasts(self) -> bool:
+        """It is not given up."""
+        return self.what == ASK_FORGET and self.tags is not None and self.tags.upto > 0
 
 
 class Questions:
@@ -86,7 +95,8 @@ class Questions:
     def forget(self, now_ms: int) -> bool:
         """Drops those for which nobody waits any more; whether the owner has been told of one of them."""
         old = takewhile(lambda item: now_ms - item[1].since_ms >= UNANSWERED_MS, self._open.items())  # in their order
-        dropped = [self._open.pop(request) for request in [request for request, _ in old]]
+        over = [request for request, question in old if not question.lasts]
+        dropped = [self._open.pop(request) for request in over]
         return any(question.told for question in dropped)
 
     def take_deletions(self) -> list[Question]:

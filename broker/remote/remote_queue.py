@@ -33,7 +33,7 @@ from clusterbroker.broker.queues.watch import Watch
 from clusterbroker.broker.remote.backlog import Backlog, Committing, Named
 from clusterbroker.broker.remote.consumer_link import Line, no_place_for, seq_of, split
 from clusterbroker.broker.remote.host import ProxyHost
-from clusterbroker.broker.remote.link_side import NO_LINKS, NONE_BACK, NONE_GONE, KnowsLinks, LinkSide
+from clusterbroker.broker.remote.link_side import NO_LINKS, NONE_GONE, KnowsLinks, LinksHere, LinkSide
 from clusterbroker.broker.remote.messages import (
     ASK_COUNTS,
     ASK_DELETE,
@@ -108,7 +108,7 @@ class RemoteQueue(LinkSide):
     """The handle (`broker.queues.handle`) of one queue at a node that does not own it."""
 
     __slots__ = (
-        "_backlog", "_busy", "_by_subscription", "_came_back", "_cancels", "_gone_links", "_lines", "_links",
+        "_backlog", "_busy", "_by_subscription", "_cancels", "_gone_links", "_lines", "_links",
         "_questions", "_settlements", "_watch", "attached", "deleted", "entity", "gen", "node", "outbox", "ready",
         "ring", "settings",
     )  # fmt: skip
@@ -133,8 +133,7 @@ class RemoteQueue(LinkSide):
         self._questions = Questions()
         self._watch: Watch | None = None
         self._gone_links: frozenset[int] = NONE_GONE
-        self._came_back: set[int] = NONE_BACK
-        self._links: dict[int, int] = NO_LINKS
+        self._links: LinksHere = NO_LINKS
         ring.owner = self
 
     def __repr__(self) -> str:
@@ -295,7 +294,7 @@ class RemoteQueue(LinkSide):
 
         def answered(refused: bool) -> None:
             for one in staged:
-                if self.deleted or self.is_later_here(one.link):
+                if self.deleted or self.is_kept((one.seq,), one.link):
                     continue  # what its client says of it now changes nothing, or counts
                 if self.ring.release(one.seq) >= 0 and refused:
                     self._settlements.add(one.seq, self.returned_by(one.link))
@@ -336,9 +335,6 @@ class RemoteQueue(LinkSide):
             ASK_DELETE, lambda answer, _: then(answer.refused, answer.count), if_unused=if_unused, if_empty=if_empty,
             if_settled=if_settled,
         )  # fmt: skip
-
-    def _begin_links(self) -> None:
-        self._links, self._came_back = {}, set()
 
     def ownerless(self) -> None:
         """It has lost its owner, and there is no other: who deletes it without conditions need not wait for one."""

@@ -341,8 +341,9 @@ class FrameDecoder:
         link.partial = True
         link.delivery_id, link.tag, link.settled = int(delivery_id), tag, settled
 
-    def extend(self, link: IncomingLink, data: bytes) -> None:
-        """A part of a delivery that the front has read."""
+    def extend(self, link: IncomingLink, data: bytes, settled: bool = False) -> None:
+        """A part of a delivery that the front has read. `settled`: so its frame says."""
+        link.settled = link.settled or settled
         self._gather(link, data)
 
     def part_of(self, link: IncomingLink) -> bytes:

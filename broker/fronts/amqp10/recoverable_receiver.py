@@ -133,7 +133,7 @@ class AttachingReceiver(Attaching):
         """The client knows of these that they were withdrawn. Before that is committed the link gets nothing: one of
         them might be handed to it again, and its tag would be that of both."""
         if not self.waits:
-            self._queue.leave_to_link(self._held)
+            self._queue.leave_to_link(self._held, link)
             assert self.attachment is not None, "it was ordered"
             self.session.access.node.recovery.suspend(self.attachment)
         elif heard:
@@ -163,7 +163,7 @@ class AttachingReceiver(Attaching):
         if refused or not self.waits:
             if not refused:
                 self._queue.unsubscribe(self.link, self.session.access.node.now_ms)
-            self._queue.leave_to_link(self._held)
+            self._queue.leave_to_link(self._held, self.link.attach)
             self._refused(refused)
             return
         session, link, client = self.session, self.link, self.client

@@ -21,7 +21,7 @@ from clusterbroker.broker.fronts.amqp10.attach_answer import NO_MAP, answering
 from clusterbroker.broker.fronts.amqp10.recoverable import Attaching, is_asked
 from clusterbroker.broker.fronts.amqp10.resuming import RECOVERY, Told
 from clusterbroker.broker.node.link_recovery import Attachment
-from clusterbroker.broker.queues.link_deliveries import AskedTags, Tagged, value_of
+from clusterbroker.broker.queues.link_deliveries import NUMBERS_MAX, AskedTags, Tagged, value_of
 from clusterbroker.broker.wire.amqp10.errors import RESOURCE_LIMIT, LinkError
 from clusterbroker.broker.wire.amqp10.performatives import Attach, Target
 
@@ -60,6 +60,11 @@ class RecoverableSender:
         self._forgetting: dict[int, QueueHandle] = {}
         """Queues that were told to forget some, and have not committed that; by a number."""
         self._waiting: tuple[set[int], Callable[[], None]] | None = None
+
+    @property
+    def is_used_up(self) -> bool:
+        """This attach has no more numbers for deliveries."""
+        return self._number >= NUMBERS_MAX
 
     def tagged(self, tags: Collection[bytes], route: Route[QueueHandle]) -> Tagged:
         """The next deliveries, on their way to these queues."""

@@ -38,6 +38,7 @@ from clusterbroker.broker.wire.amqp10.errors import (
     INVALID_FIELD,
     NOT_IMPLEMENTED,
     PRECONDITION_FAILED,
+    RESOURCE_LIMIT,
     TRANSFER_LIMIT,
     Amqp10Error,
     LinkError,
@@ -81,6 +82,9 @@ class Store(Protocol):
 
     again: frozenset[bytes]
     attachment: Attachment
+
+    @property
+    def is_used_up(self) -> bool: ...
 
     def tagged(self, tags: Collection[bytes], route: Route[QueueHandle]) -> Tagged: ...
 
@@ -284,6 +288,8 @@ class SenderLink:
             raise LinkError(INVALID_FIELD, "a transfer is settled or not against the link's snd-settle-mode")
         if batch.refusal is not None:
             raise batch.refusal
+        if self.store is not None and self.store.is_used_up:
+            raise LinkError(RESOURCE_LIMIT, "the deliveries of one attach are used up: attach again")
         if self.is_partial or self.again or self.kept:
             self._resumed(batch.tags)
         if batch.settled:

@@ -235,13 +235,14 @@ class Session:
             link.posting = transfer.state.txn_id
         if not incoming.partial:
             link.begin(transfer)
+        # one that is passed over is resumed in vain: its bytes mean nothing
+        decoder.extend(incoming, b"" if link.ignores else payload, bool(transfer.settled))
         if link.ignores:
             if not transfer.more:
-                number, tag = incoming.delivery_id, incoming.tag
+                number, tag, settled = incoming.delivery_id, incoming.tag, incoming.settled
                 decoder.abort(incoming)
-                link.repeated(number, tag, bool(transfer.settled))
+                link.repeated(number, tag, settled)
             return
-        decoder.extend(incoming, payload)
         if not transfer.more:
             txn_id, link.posting = link.posting, b""
             link.transferred(decoder.finish(incoming, self.access.node.now_ms), txn_id)

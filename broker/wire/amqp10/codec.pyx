@@ -704,8 +704,10 @@ cdef class FrameDecoder:
         link.settled = settled
         link.by_front = True
 
-    def extend(self, IncomingLink link not None, bytes data not None) -> None:
-        """A part of a delivery that the front has read."""
+    def extend(self, IncomingLink link not None, bytes data not None, bint settled=False) -> None:
+        """A part of a delivery that the front has read. `settled`: so its frame says."""
+        if settled:
+            link.settled = True
         self.gather(link, <const uint8_t *>PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
 
     def part_of(self, IncomingLink link not None) -> bytes:

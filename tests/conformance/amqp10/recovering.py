@@ -6,6 +6,7 @@ from typing import Any
 
 from clusterbroker.broker.wire.amqp10.performatives import (
     Attach,
+    Disposition,
     Source,
     Target,
     composed,
@@ -59,6 +60,12 @@ class ResumingReceiver(Receiver):
 
 def receiver(session: Session, queue: str, name: str = "r", unsettled: Any = None, **fields: Any) -> ResumingReceiver:
     return ResumingReceiver(session, queue, name, unsettled, **fields)
+
+
+def told_of(session: Session, number: int) -> list[Disposition]:
+    """What has come of this delivery that the client has sent."""
+    told = [frame.body for frame in session.peer.inbox if isinstance(frame.body, Disposition) and frame.body.role]
+    return [one for one in told if one.first <= number <= (one.first if one.last is None else one.last)]
 
 
 def tag_of(delivery: Delivery) -> bytes:

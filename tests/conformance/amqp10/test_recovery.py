@@ -26,6 +26,7 @@ from .recovering import (
     states,
     suspend,
     tag_of,
+    told_of,
 )
 from .test_links import fill
 from .wire import Delivery, Link, Peer, Session
@@ -137,6 +138,40 @@ def test_a_resumed_delivery_that_nobody_knows_is_passed_over(session: Session, q
     assert session.receiver(f"/queues/{queue}", credit=2).delivery().message.body == b"known"
     session.say(session.flow(link.handle, delivery_count=2, link_credit=0, echo=True))
     assert session.wait(Flow, lambda known: known.handle == link.handle and not known.echo).delivery_count in {1, 2}
+
+
+@rule("R158")
+@pytest.mark.parametrize("says", [(True, None), (None, True), (True, True)])
+def test_a_resumed_delivery_is_settled_if_one_of_its_frames_says_so(
+    session: Session, queue: str, says: tuple[bool | None, bool | None]
+) -> None:
+    payload = message(b"whole")
+    link = session.sender(f"/queues/{queue}", name="s")
+    link.transfer(payload[:4], delivery_tag=b"cut", more=True)
+    suspend(link)
+    again = session.sender(f"/queues/{queue}", name="s", unsettled={b"cut": None})
+    number = again.transfer(payload[:4], delivery_tag=b"cut", resume=True, more=True, settled=says[0])
+    again.transfer(payload[4:], delivery_id=None, delivery_tag=None, settled=says[1])
+    session.next_id = number + 1
+    assert again.send(b"later") == Accepted()
+    assert session.receiver(f"/queues/{queue}", credit=2).bodies(2) == [b"whole", b"later"]
+    assert not told_of(session, number)
+
+
+@rule("R157")
+@pytest.mark.parametrize("says", [(True, None), (None, True)])
+def test_what_is_known_is_settled_by_any_frame_of_the_resumed_delivery(
+    session: Session, queue: str, says: tuple[bool | None, bool | None]
+) -> None:
+    link = session.sender(f"/queues/{queue}", name="s", second=True)
+    link.outcome(link.post(b"1", tag=b"one"))
+    suspend(link)
+    again = session.sender(f"/queues/{queue}", name="s", second=True, unsettled={b"one": None})
+    number = again.transfer(b"", delivery_tag=b"one", resume=True, more=True, settled=says[0])
+    again.transfer(b"", delivery_id=None, delivery_tag=None, settled=says[1])
+    session.next_id = number + 1
+    assert again.send(b"2", tag=b"one") == Accepted(), "the tag is free"
+    assert not told_of(session, number)
 
 
 @rule("R159")

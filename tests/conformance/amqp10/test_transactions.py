@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
 from clusterbroker.broker.wire.amqp10.performatives import (
     Accepted,
     Composite,
@@ -24,6 +26,7 @@ from tests.support.amqp10 import message
 from ..marks import rule
 from ..wire import Channel, eventually
 from .conftest import Connect10
+from .recovering import told_of
 from .test_links import fill
 from .wire import Receiver, Sender, Session
 
@@ -96,6 +99,27 @@ def test_what_is_posted_is_there_with_the_commit_or_never(session: Session, chan
     assert coordinator.discharge(kept) == Accepted()
     assert [channel.message_count(queue) for queue in queues] == [1, 1]
     assert session.receiver(f"/queues/{queues[0]}", credit=1).bodies(1) == [b"kept"]
+
+
+@rule("Y150", "X82")
+@pytest.mark.parametrize("stated", [(True, True, True), (True, False, False), (False, False, True)])
+@pytest.mark.parametrize("settled", [1, 2])
+def test_a_posting_is_settled_if_a_later_one_of_its_frames_says_so(
+    session: Session, queue: str, stated: tuple[bool, ...], settled: int
+) -> None:
+    coordinator, sender, payload = Coordinating(session), session.sender(f"/queues/{queue}"), message(b"in three parts")
+    txn_id = coordinator.declare()
+    number = session.next_id
+    for part, begin in enumerate(range(0, len(payload), len(payload) // 3 + 1)):
+        sender.transfer(
+            payload[begin : begin + len(payload) // 3 + 1], delivery_id=None if part else number,
+            delivery_tag=None if part else b"t", more=part < 2, settled=True if part == settled else None,
+            state=TransactionalState(txn_id=txn_id) if stated[part] else None,
+        )  # fmt: skip
+    session.next_id = number + 1
+    assert coordinator.discharge(txn_id) == Accepted()
+    assert session.receiver(f"/queues/{queue}", credit=1).bodies(1) == [b"in three parts"]
+    assert not told_of(session, number)
 
 
 def test_a_posting_without_a_route(session: Session, channel: Channel, name: Name) -> None:

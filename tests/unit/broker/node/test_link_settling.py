@@ -182,3 +182,36 @@ def test_the_next_attach_hears_first_what_was_void(
             return
         second.settle(seq)
     assert rest(cluster) == []
+
+
+@pytest.mark.parametrize("when", ["asked", "refused"])
+@pytest.mark.parametrize("leaves", ["link", "commit"])
+def test_what_an_attach_leaves_to_a_later_one_that_gets_nothing_is_nobodys(
+    cluster: Cluster, when: str, leaves: str
+) -> None:
+    """The later attach is at the same node, and before it hears what it holds the link is attached elsewhere (seed
+    41481 of `scripts/simulate links --role apart`)."""
+    here, there = others(cluster)
+    receiver = holding(cluster, here, b"1")
+    outbox = receiver.handle.outbox
+    cluster.unlink(here, owner(cluster).name)
+    if leaves == "commit":
+        outbox.shut = when == "refused"  # an alarm: publishes wait, the rest goes by
+        Awaited(receiver, b"1", publishes=b"out")
+    ((_, _, seq),) = receiver.ledger.drain() or [(0, 0, 1)]
+    later = Receiver(cluster, here, resumes=True)
+    answers: list[Any] = []
+    later.handle.held_by(later.link, answers.append)
+    Receiver(cluster, there, resumes=True)
+    if (leaves, when) == ("link", "asked"):
+        receiver.handle.leave_to_link([seq], receiver.link)
+    cluster.relink()
+    cluster.wait(500)
+    assert isinstance(answers[0], str), "the owner refuses it"
+    if (leaves, when) == ("link", "refused"):
+        receiver.handle.leave_to_link([seq], receiver.link)
+    outbox.shut = False
+    receiver.handle.ring.mark()
+    cluster.wait(500)
+    assert receiver.handle.outstanding() == []
+    assert leaves == "commit" or ring(cluster).links() == {receiver.link.link: 1}, "the link has it"
