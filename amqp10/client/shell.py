@@ -239,7 +239,7 @@ class ClientConnection:
         self._take(core.lost("the peer's end of the connection is gone"))
         data = core.take_bytes()
         with contextlib.suppress(OSError):
-            if data:
+            if data and self._saves() is None:  # transfers may be among them
                 writer.write(data)
         writer.close()
         self._session = self._core = None
@@ -289,16 +289,16 @@ class ClientConnection:
                 except OSError as error:
                     self._take(core.lost(f"the connection broke: {error.strerror or error}"))
 
+    def _saves(self) -> asyncio.Future[None] | None:
+        """The store's work that is under way, or was not done; None: it has all that it was given."""
+        if self._saving is None and (work := self.store.take()) is not None:
+            self._saving = asyncio.ensure_future(asyncio.to_thread(work))
+        return self._saving
+
     async def _save(self) -> None:
         """Makes safe what was given to the store. Cancelled, because the connection is lost, the work goes on: what it
         has is nowhere else, and the next one waits for it. Raises StoreError."""
-        while True:
-            if self._saving is None:
-                work = self.store.take()
-                if work is None:
-                    return
-                self._saving = asyncio.ensure_future(asyncio.to_thread(work))
-            saving = self._saving
+        while (saving := self._saves()) is not None:
             await asyncio.shield(saving)
             if self._saving is saving:
                 self._saving = None

@@ -61,10 +61,10 @@ def looks_into(flags: int, messages: Iterable[Message]) -> bool:
 
 
 def addressed(
-    session: Sender, exchange: str, key: str, message: Message
+    session: Sender, exchange: str, key: str, message: Message, number: bytes | None = None
 ) -> tuple[Message, Route[QueueHandle], Named | None]:
-    """A message with what the broker changes in it, its own route, and its number if its producer gave one. A direct
-    reply is handed to its requester. Raises Refusal."""
+    """A message with what the broker changes in it, its own route, and its number if its producer gave one; `number`:
+    what it is known by if it comes again without that. A direct reply is handed to its requester. Raises Refusal."""
     access = session.access
     vhost = access.vhost
     properties = properties_of(message)
@@ -96,7 +96,7 @@ def addressed(
     named = _named(properties.headers)
     route = session.publisher.route(
         exchange, key, lambda: properties.headers, (*copies, *blind), lambda name: getattr(properties, name, None),
-        None if named is None else numbered(*named),
+        number if named is None else numbered(*named),
     )  # fmt: skip
     if route.leads_on is not None:
         _check_delay(properties.headers, access.node.now_ms)

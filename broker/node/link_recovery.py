@@ -126,6 +126,10 @@ class LinkRecovery:
         """Its client has closed it; `then()` when a later attach finds nothing of it, or that cannot be said now."""
         self._leave(attachment, c.ForgetLink(link=attachment.link.link, attach=attachment.link.attach), then)
 
+    def begun_anew(self, link: RecoverableLink) -> None:
+        """Its client has attached one of this name that is none of these, and resumes nothing."""
+        self._node.ends.order(c.ForgetLink(link=link.link, attach=link.attach))
+
     def _leave(
         self, attachment: Attachment, command: c.SuspendLink | c.ForgetLink, then: Callable[[], None] = lambda: None
     ) -> None:

@@ -8,6 +8,7 @@ holds, is its front's affair.
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 LINKS_MAX: Final = 65_536
 """Links of a node, attached or about to be: each takes about 2 KB."""
 SUSPENDED_MAX: Final = 10_000
-"""Links of a node whose clients are away."""
+"""Links of a node whose clients are away. A user who is no administrator has half of what others leave at most."""
 REVIEW_MS: Final = 1000
 
 
@@ -73,11 +74,15 @@ class Suspended(Link, Protocol):
 class Links:
     """Of one node."""
 
-    __slots__ = ("_attached", "_count", "_deadlines", "_lasting", "_review_ms", "_suspended", "bytes_kept", "handles")
+    __slots__ = (
+        "_attached", "_by_user", "_count", "_deadlines", "_lasting", "_review_ms", "_suspended", "bytes_kept",
+        "handles",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self._attached: dict[Identity, Link] = {}
         self._suspended: dict[Identity, Suspended] = {}
+        self._by_user: Counter[str] = Counter()  # how many of them
         self._lasting: dict[Name, Identity] = {}
         self._deadlines: list[tuple[int, int, Suspended]] = []
         self._count = 0
@@ -129,14 +134,18 @@ class Links:
     def find(self, identity: Identity) -> Suspended | None:
         return self._suspended.get(identity)
 
-    @property
-    def is_full(self) -> bool:
-        return len(self._suspended) >= SUSPENDED_MAX
+    def has_room(self, user: str, administers: bool) -> bool:
+        """For one more of this user."""
+        count, own = len(self._suspended), self._by_user.get(user, 0)
+        if administers or 2 * (count + 1) <= SUSPENDED_MAX:
+            return count < SUSPENDED_MAX
+        return 2 * (own + 1) <= SUSPENDED_MAX - (count - own)
 
     def suspend(self, link: Suspended, now_ms: int) -> None:
         """Its client is away."""
         assert link.identity not in self._suspended, "an identity is one link's"
         self._suspended[link.identity] = link
+        self._by_user[link.identity.user] += 1
         if link.is_lasting:
             self._lasting[link.identity.name] = link.identity
         self.bytes_kept += link.bytes_kept
@@ -146,6 +155,9 @@ class Links:
         """It goes on, or ends."""
         if self._suspended.get(link.identity) is link:
             del self._suspended[link.identity]
+            self._by_user[link.identity.user] -= 1
+            if not self._by_user[link.identity.user]:
+                del self._by_user[link.identity.user]
             self._forget(link.identity)
             self.bytes_kept -= link.bytes_kept
         if not self._suspended:

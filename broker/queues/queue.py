@@ -48,7 +48,10 @@ class Queue(LocalQueue):
 
     dispatching: ClassVar[type[Dispatch]] = Dispatch
     """Of its kind."""
-    __slots__ = ("_ended", "_had_consumers", "browsing", "dead_letters", "dispatch", "holding", "leasing", "limits")
+    __slots__ = (
+        "_ended", "_had_consumers", "_used_by_links", "browsing", "dead_letters", "dispatch", "holding", "leasing",
+        "limits",
+    )  # fmt: skip
 
     def __init__(self, entity: QueueEntity, settings: QueueSettings, ring: Ring, host: Host, now_ms: int) -> None:
         super().__init__(entity, settings, ring, host, now_ms)
@@ -59,6 +62,7 @@ class Queue(LocalQueue):
         self.browsing: Browsing | None = None
         self.holding: Holding | None = None
         self._had_consumers = self._ended = False
+        self._used_by_links = False  # when that was asked last, and there was no consumer
         self.adopt(settings)
 
     def adopt(self, settings: QueueSettings) -> None:
@@ -245,8 +249,13 @@ class Queue(LocalQueue):
         else:
             self.ring.attach_link(consumer.holding, 0)
             self.at_links.suspend(consumer, consumer.holding)
-        if self.entity.auto_delete and not self.subscriptions:
+        if self.entity.auto_delete and not self._is_used:
             self._end()
+
+    @property
+    def _is_used(self) -> bool:
+        """By consumers, or by suspended links that hold some of its messages."""
+        return bool(self.subscriptions) or bool(self.ring.held_by(LINK))
 
     @property
     def at_links(self) -> Holding:
@@ -338,7 +347,7 @@ class Queue(LocalQueue):
         if self.limits.any:
             self.limits.trim(now_ms)
         dispatch.read_ahead(now_ms, expired)
-        if self.entity.auto_delete and self._had_consumers and not self.subscriptions and not self.ring.held_by(LINK):
+        if self.entity.auto_delete and self._had_consumers and not self._is_used:
             self._end()  # its deletion was refused once, or a consumer of another node was the last
         if self.dead_letters.local is not None:
             self.dead_letters.local.go_on()
@@ -363,12 +372,16 @@ class Queue(LocalQueue):
         """While the queue is paused most of it cannot be done, and to ask for a time that is over would keep the node
         turning for nothing; the end of the pause brings a turn."""
         unused, expires = 0, self.settings.expires_ms
-        if expires is not None and not self.subscriptions and not (self._ended or self.paused or self.leased):
+        if expires is not None and not (self._is_used or self._ended or self.paused or self.leased):
             # amqp-rules 5.6: queue TTL counts disuse (no consumers, no redeclare, no get)
+            if self._used_by_links:
+                self._used_by_links, self.last_used_ms = False, now_ms
             unused = self.last_used_ms + expires
             if unused <= now_ms:
                 unused = 0
                 self._end()
+        elif expires is not None and not self.subscriptions:
+            self._used_by_links = self._is_used
         again = leased = browsed = 0
         if not self.paused:
             again = self.dead_letters.replicated.wake_ms(now_ms) if self.dead_letters.replicated is not None else 0

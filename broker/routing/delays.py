@@ -52,11 +52,11 @@ def number(value: object) -> int | None:
     return int(value) if isinstance(value, int) else None
 
 
-def due_ms(headers: Mapping[str, Any] | None, taken_ms: int) -> int | None:
+def due_ms(headers: Mapping[str, Any] | None, taken_ms: int, numbered: bool = False) -> int | None:
     """When a message that was taken at `taken_ms` is due, by its headers; None: at once. Both in ms since 1970.
 
     A numbered message whose time is over is due now, and not at once: sent again after its time it has to meet the
-    queue that knows its number.
+    queue that knows its number. `numbered`: it has one besides its headers.
     """
     if not headers:
         return None
@@ -67,7 +67,7 @@ def due_ms(headers: Mapping[str, Any] | None, taken_ms: int) -> int | None:
                 at = at * 1000 + value.more_ms
             if at > taken_ms:
                 return at
-            return taken_ms if is_numbered(headers) else None
+            return taken_ms if numbered or is_numbered(headers) else None
     for name in DELAYS:
         if (delay := number(headers.get(name))) is not None:
             return taken_ms + delay if delay > 0 else None

@@ -402,7 +402,7 @@ class Router(Generic[Q]):
             if wired.delays is not None and met is not None:
                 met.append(here)
                 continue
-            if wired.delays is not None and due is None and due_ms(headers, self._clock()) is not None:
+            if wired.delays is not None and due is None and due_ms(headers, self._clock(), bool(number)) is not None:
                 delayed.append((here, wired.delays))
                 continue
             key_free = key_free and wired.exchange.key_free

@@ -36,7 +36,7 @@ from clusterbroker.broker.fronts.amqp10.expiry import Event
 from clusterbroker.broker.fronts.amqp10.portions import Portions
 from clusterbroker.broker.fronts.amqp10.ports import NOTHING
 from clusterbroker.broker.fronts.amqp10.session import Session
-from clusterbroker.broker.fronts.amqp10.suspended import Suspended
+from clusterbroker.broker.fronts.amqp10.suspended import NOBODY
 from clusterbroker.broker.fronts.client_connection import Cause, ClientConnection
 from clusterbroker.broker.wire.amqp091.codec import OutBuffer
 from clusterbroker.broker.wire.amqp10 import frames
@@ -106,7 +106,7 @@ class Connection(ClientConnection):
         self.dynamic_nodes: dict[str, DynamicNode] = NOTHING
         self.sessions: dict[int, Session] = {}
         """By the client's channel."""
-        self.suspended: tuple[Suspended, ...] = ()  # by sessions that have ended
+        self.suspended = NOBODY  # by sessions that have ended
         self.container_id = ""
         self.properties: dict[str, Any] = NOTHING
         self.peer_channel_max = 0
@@ -338,7 +338,7 @@ class Connection(ClientConnection):
             channel.end(counted=True, until=until)
 
     def released(self) -> None:
-        for left in self.suspended:
+        for left in self.suspended.values():
             left.went(Event.CLOSE)
 
     def forget_everywhere(self, then: Callable[[], None]) -> None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from clusterbroker.broker.access.errors import Refusal
 from clusterbroker.broker.access.receiver import give_back, let_go
+from clusterbroker.broker.fronts.amqp10 import recoverable
 from clusterbroker.broker.fronts.amqp10.attach_answer import refusal_of
 from clusterbroker.broker.fronts.amqp10.conditions import described
 from clusterbroker.broker.fronts.amqp10.expiry import NOTHING_KEPT, Event
@@ -26,11 +27,13 @@ from clusterbroker.broker.fronts.amqp10.reply_link import ReplyLink
 from clusterbroker.broker.fronts.amqp10.sender_link import SenderLink
 from clusterbroker.broker.fronts.amqp10.sender_memory import Memory
 from clusterbroker.broker.fronts.amqp10.suspended import (
+    NOBODY,
     PART_BYTES_MAX,
     PARTS_BYTES_MAX,
     Suspended,
     SuspendedReceiver,
     SuspendedSender,
+    noted,
 )
 from clusterbroker.broker.wire.amqp10.errors import STOLEN, UNATTACHED_HANDLE, UNAUTHORIZED, LinkError, SessionError
 from clusterbroker.broker.wire.amqp10.performatives import Attach, Detach
@@ -84,8 +87,8 @@ class Links:
         """Those that are attached, by name."""
         self.proving: dict[SenderLink, None] = _NONE
         """Those whose clients prove what they have read (`sender_memory.Proof`)."""
-        self.suspended: tuple[Suspended, ...] = ()
-        """Of this session; what has gone on or ended since is in it too."""
+        self.suspended = NOBODY
+        """Of this session (`noted`)."""
 
     def find(self, handle: int) -> Link | None:
         """The link; None: it is about to be detached. Raises SessionError."""
@@ -99,6 +102,8 @@ class Links:
         self.by_handle[link.handle] = link
         if isinstance(link, SenderLink):
             link.has_answer = True
+        if not isinstance(link, SenderLink | ReceiverLink) or link.store is None:
+            recoverable.end_known(self._session, link.identity)
         registry = self._session.access.node.links
         other = registry.attached(link.identity)
         if other is not None and other is not link:
@@ -144,7 +149,9 @@ class Links:
         node = self._session.access.node
         for link in tuple(self.by_handle.values()):
             self._suspend(link, event)
-        self._session.connection.suspended += tuple(before for before in self.suspended if before.went(event))
+        connection = self._session.connection
+        away = [before for before in self.suspended.values() if before.went(event)]
+        connection.suspended = noted(connection.suspended, away, node)
         receivers = tuple(link for link in self.by_handle.values() if isinstance(link, ReceiverLink))
         for link in self.by_handle.values():
             link.interrupted()
@@ -159,7 +166,9 @@ class Links:
         node = self._session.access.node
         if self._leave_recoverable(link):
             return True
-        if link.terms is NOTHING_KEPT or not link.terms.outlives(event) or node.links.is_full:
+        if link.terms is NOTHING_KEPT or not link.terms.outlives(event):
+            return False
+        if not node.links.has_room(link.identity.user, self._session.access.is_administrator):
             return False
         if isinstance(link, SenderLink):
             left: Suspended = self._leave_sender(link)
@@ -172,7 +181,7 @@ class Links:
         node.links.leave(link)
         node.links.suspend(left, node.now_ms)
         if left.went(event):
-            self.suspended = (*(one for one in self.suspended if node.links.find(one.identity) is one), left)
+            self.suspended = noted(self.suspended, (left,), node)
         return True
 
     def _leave_recoverable(self, link: Link) -> bool:

@@ -35,6 +35,9 @@ class Sender(Protocol):
     def settled(self, tags: Collection[bytes], accepted: bool) -> None:
         """These deliveries are over. `accepted`: and the client is told so with that."""
 
+    def unheard(self, tags: Collection[bytes]) -> None:
+        """Deliveries of `Outcomes.unheard` have their outcome."""
+
 
 class Unsettled(Ticket):
     """Neighbouring deliveries `first` to `last` (ids, which do not wrap here) of a link."""
@@ -72,6 +75,16 @@ class Outcomes:
         self.waiting += len(tags)
         return Unsettled(link, first, tags, self._ready)
 
+    def unheard(self, link: Sender, first: int, tags: Collection[bytes]) -> Unsettled:
+        """The same for deliveries that their client has settled: it hears nothing of them."""
+        self.waiting += len(tags)
+        return Unsettled(link, first, tags, self._unheard)
+
+    def _unheard(self, ticket: Ticket) -> None:
+        assert isinstance(ticket, Unsettled), "a session's tickets are made here"
+        self.waiting -= len(ticket.tags)
+        ticket.link.unheard(ticket.tags)
+
     def discard(self, ticket: Unsettled) -> None:
         """Nobody will have an outcome for these: their link ends."""
         self.waiting -= len(ticket.tags)
@@ -79,7 +92,7 @@ class Outcomes:
     def apart(self, ticket: Unsettled) -> list[Unsettled]:
         """A ticket for each of its deliveries, in the place of one that nobody was given yet."""
         return [
-            Unsettled(ticket.link, ticket.first + place, [tag], self._ready) for place, tag in enumerate(ticket.tags)
+            Unsettled(ticket.link, ticket.first + place, [tag], ticket.on_done) for place, tag in enumerate(ticket.tags)
         ]
 
     def _ready(self, ticket: Ticket) -> None:

@@ -44,7 +44,7 @@ class ConnectionCore(ClientCore, Protocol):
     peer_identity: str | None
     properties: dict[str, Any]
     sessions: dict[int, Any]
-    suspended: tuple[Any, ...]
+    suspended: dict[Identity, Any]
 
     @property
     def heartbeat_s(self) -> int: ...

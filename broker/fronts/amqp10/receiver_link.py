@@ -47,7 +47,9 @@ Queue = QueueHandle | BrowseReader | StreamReader
 
 ACTIVE: Final = "rabbitmq:active"
 GAPS: Final = 1 << 16
-"""Gap epochs in a delivery-tag."""
+"""Lives of a queue in a delivery-tag: another one of the name, and one that has lost messages, number anew."""
+QUEUES_APART: Final = 40_503
+"""Between two queues' first lives: that of one made soon behind another is far from it."""
 QUIET: Final = 2
 """So often in a row nothing is ready before a drain is over."""
 TRIES: Final = 64
@@ -113,7 +115,7 @@ class ReceiverLink:
         self.drains = 0
         """Drains that were begun: the last one asks, and no other."""
         self.credit = LinkConsumer(queue.ring, session.ledger, self.handle, self.settled, priority, self)
-        self.credit.gap = queue.entity.gap_epoch % GAPS
+        self.credit.gap = (queue.entity.queue_id * QUEUES_APART + queue.entity.gap_epoch) % GAPS
         self._limit_size(attach)
 
     def _limit_size(self, attach: Attach) -> None:

@@ -35,6 +35,9 @@ from clusterbroker.cluster.wiring.commands import AttachLink
 if TYPE_CHECKING:
     from clusterbroker.broker.fronts.amqp10.expiry import LinkSettings
     from clusterbroker.broker.fronts.amqp10.ports import SessionCore
+    from clusterbroker.broker.node.links import Identity
+    from clusterbroker.cluster.wiring.commands import LinkRole
+    from clusterbroker.cluster.wiring.entities import RecoverableLink
     from clusterbroker.cluster.wiring.map import Applied
 
 DURABLE: Final = 2
@@ -65,6 +68,23 @@ def is_asked(
 def in_force(terms: Terms) -> Terms:
     """Of such a link: its time runs from its detach, wherever that is heard of."""
     return terms if terms.policy == NEVER else Terms("link-detach", terms.timeout_s)
+
+
+def known(session: SessionCore, identity: Identity) -> RecoverableLink | None:
+    """The link of this name that queues' logs keep. Raises LinkError for another user's."""
+    name = identity.name
+    role: LinkRole = "receiver" if name.role else "sender"
+    found = session.access.node.map.link_named(name.vhost, name.container, name.link, role)
+    if found is not None and found.user != identity.user:
+        raise LinkError(UNAUTHORIZED, "a link of this name is another user's")
+    return found
+
+
+def end_known(session: SessionCore, identity: Identity) -> None:
+    """A link that is none of these takes the name: what one of these held returns to its queue."""
+    found = known(session, identity)
+    if found is not None:
+        session.access.node.recovery.begun_anew(found)
 
 
 class Attaching:

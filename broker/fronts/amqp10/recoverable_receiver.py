@@ -111,7 +111,8 @@ class AttachingReceiver(Attaching):
             return
         gap = self.link.credit.tag_of(0)[-2:]
         if any(len(tag) == TAG_BYTES and tag[-2:] != gap for tag in self.client.states):
-            text = f"queue '{self._queue.name}' has lost messages since: what the link held is not known"
+            text = f"queue '{self._queue.name}' has lost messages since, or is another one by now"
+            text += ": what the link held is not known"
             self.refuse(LinkError(RESOURCE_DELETED, text))
             return
         begin_again(self.link)

@@ -21,6 +21,7 @@ from clusterbroker.broker.fronts.amqp10.attach_answer import NO_MAP, answering
 from clusterbroker.broker.fronts.amqp10.recoverable import Attaching, is_asked
 from clusterbroker.broker.fronts.amqp10.resuming import RECOVERY, Told
 from clusterbroker.broker.node.link_recovery import Attachment
+from clusterbroker.broker.queues.attributes import LINK_DELIVERY
 from clusterbroker.broker.queues.link_deliveries import NUMBERS_MAX, AskedTags, Tagged, value_of
 from clusterbroker.broker.wire.amqp10.errors import RESOURCE_LIMIT, LinkError
 from clusterbroker.broker.wire.amqp10.performatives import Attach, Target
@@ -76,6 +77,11 @@ class RecoverableSender:
         link, number = self.attachment.link, self._number
         self._number += len(tags)
         return Tagged(int(link.link), link.attach, number, list(tags), again)
+
+    def number_of(self, tags: Collection[bytes]) -> bytes:
+        """Of one delivery: an exchange chooses by it, so that it goes where it has been (`routing.choosing`)."""
+        (tag,) = tags
+        return LINK_DELIVERY.name((int(self.attachment.link.link), tag))
 
     def over(self, tags: Collection[bytes]) -> None:
         """Nobody asks for these any more."""

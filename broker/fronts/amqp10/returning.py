@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from clusterbroker.broker.fronts.amqp10 import resuming
+from clusterbroker.broker.fronts.amqp10 import recoverable, resuming
 from clusterbroker.broker.fronts.amqp10.attach_answer import NO_MAP, answering, attached
 from clusterbroker.broker.fronts.amqp10.changing import settle_first
 from clusterbroker.broker.fronts.amqp10.positions import place_of
@@ -39,6 +39,7 @@ def before(session: SessionCore, attach: Attach) -> Suspended | None:
     owner = registry.owner(identity.name)
     if owner is not None and owner != identity.user:
         raise LinkError(UNAUTHORIZED, "a link of this name is another user's")
+    recoverable.known(session, identity)
     other: Any = registry.attached(identity)
     if other is not None:
         other.session.table.steal(other)

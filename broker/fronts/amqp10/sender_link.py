@@ -88,6 +88,8 @@ class Store(Protocol):
 
     def tagged(self, tags: Collection[bytes], route: Route[QueueHandle]) -> Tagged: ...
 
+    def number_of(self, tags: Collection[bytes]) -> bytes: ...
+
     def over(self, tags: Collection[bytes]) -> None: ...
 
     def flush(self) -> None: ...
@@ -291,9 +293,9 @@ class SenderLink:
         if self.store is not None and self.store.is_used_up:
             raise LinkError(RESOURCE_LIMIT, "the deliveries of one attach are used up: attach again")
         if self.is_partial or self.again or self.kept:
-            self._resumed(batch.tags)
+            self._resumed(batch.tags, txn_id)
         if batch.settled:
-            self._publish(batch, None, txn_id)
+            self._publish(batch, self._settled_again(batch), txn_id)
         else:
             self._hold(batch)
             ticket = self.session.outcomes.ticket(self, batch.first_id, batch.tags)
@@ -322,7 +324,19 @@ class SenderLink:
 
     # -- resumed
 
-    def _resumed(self, tags: Collection[bytes]) -> None:
+    def _settled_again(self, batch: Transferred) -> Unsettled | None:
+        """Deliveries in doubt that the client settles as it sends them again: nobody hears their outcome, but their
+        queues have to ask whether they are there."""
+        if self.store is None or self.store.again.isdisjoint(batch.tags):
+            return None
+        return self.session.outcomes.unheard(self, batch.first_id, batch.tags)
+
+    def unheard(self, tags: Collection[bytes]) -> None:
+        """Such deliveries have their outcome."""
+        if self.store is not None:
+            self.store.over(tags)
+
+    def _resumed(self, tags: Collection[bytes], txn_id: bytes) -> None:
         """Deliveries come after the link was resumed. Raises LinkError."""
         if self.is_partial:
             if any(tag not in self.again for tag in tags):
@@ -332,6 +346,8 @@ class SenderLink:
                 self.store.over(self.kept)
             self.kept = _NO_NAMES  # who sends with this attach's credit has read its map
         came = frozenset(self.again.intersection(tags))
+        if came and txn_id and self.store is not None:
+            raise LinkError(NOT_IMPLEMENTED, "a delivery in doubt comes again outside of transactions")
         if self.store is not None:
             self.store.again = came
         if came:
@@ -488,7 +504,10 @@ class SenderLink:
         if txn_id and not place.exchange and place.key.startswith(KEY):
             raise LinkError(PRECONDITION_FAILED, "direct replies are not held back: they take no part in a transaction")
         if known.uncacheable or looks_into(message.flags, (message,)):
-            message, known, named = addressed(session, place.exchange, place.key, message)
+            number = None
+            if self.store is not None and ticket is not None and not txn_id:
+                number = self.store.number_of(ticket.tags)
+            message, known, named = addressed(session, place.exchange, place.key, message, number)
         if not txn_id:
             self._send(place, known, (message,), ticket, named)
             return

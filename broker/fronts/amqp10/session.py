@@ -290,6 +290,7 @@ class Session:
         by_link: dict[Any, list[Any]] = {}
         for entry in entries:
             by_link.setdefault(entry[1].owner, []).append(entry)
+        has_second = any(link.rcv_second for link in by_link)
         for link, own in by_link.items():
             outcome = state if state is not None else link.default_outcome
             if state is not None and not link.takes(outcome):
@@ -297,7 +298,9 @@ class Session:
                 self.cut(link, LinkError(INVALID_FIELD, f"{outcome.NAME} is none of the source's outcomes"))
                 continue
             self._carry_out(own, outcome, link.rcv_second and not settled)
-        if not settled and not any(link.rcv_second for link in by_link):
+            if not settled and has_second and not link.rcv_second:
+                self._tell(own, outcome)
+        if not settled and not has_second:
             self._answer(first, last, state)
 
     def _retire(self, first: int, last: int, state: TransactionalState, settled: bool) -> None:

@@ -15,7 +15,7 @@ without a map. What it holds returns then.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from clusterbroker.broker.access.receiver import give_back
@@ -239,6 +239,21 @@ class SuspendedReceiver(_Suspended):
 
 
 Suspended = SuspendedSender | SuspendedReceiver
+
+
+NOBODY: Final[dict[Identity, Suspended]] = {}
+"""Of each session and connection that nobody has left a link on: there may be very many. It stays empty."""
+NOTED_MIN: Final = 64
+
+
+def noted(known: dict[Identity, Suspended], links: Iterable[Suspended], node: Any) -> dict[Identity, Suspended]:
+    """With these links besides. What has gone on or ended since is in it too, but never much of that."""
+    for link in links:
+        known = known or {}
+        known[link.identity] = link
+    if len(known) > 2 * len(node.links) + NOTED_MIN:
+        return {identity: link for identity, link in known.items() if node.links.find(identity) is link}
+    return known
 
 
 def left(entries: Sequence[Any]) -> list[Any]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import random
 import threading
 from collections.abc import AsyncIterator
@@ -23,10 +25,12 @@ from clusterbroker.amqp10.client import (
     Message,
     Receiver,
     Sender,
+    StoreError,
     connect,
 )
 from clusterbroker.amqp10.client.store import LinkId
 from tests.support.cutting import Cutter
+from tests.unit.amqp10.test_client10_broker import bodies
 
 QUICK = Backoff(first=0.001, longest=0.02)
 MESSAGES = 400
@@ -138,6 +142,27 @@ async def test_what_the_store_was_given_is_written_though_the_connection_goes(cu
 HELD = 2000
 SMALL = 512
 """max-frame-size: some thirty deliveries of an unsettled map."""
+
+
+async def test_nothing_is_sent_that_the_file_could_not_take(cutter: Cutter, tmp_path: Path) -> None:
+    """The next life of the program knows nothing of it, and would send it a second time."""
+    store = FileStore(tmp_path / "s")
+    connection = await connect(cutter.url, container_id="c", backoff=QUICK, store=store)
+    sender = await connection.sender("/queues/q", name="out", recoverable="node")
+    reads_only = os.open(store.path, os.O_RDONLY)
+    os.dup2(reads_only, store._file)
+    os.close(reads_only)
+    first = sender.submit(Message(body=b"1"))
+    while connection._saving is None:  # noqa: ASYNC110 - its next step, and no other
+        await asyncio.sleep(0)
+    second = sender.submit(Message(body=b"2"))  # while the file is written
+    for future in (first, second):
+        with pytest.raises(StoreError):
+            await future
+    with contextlib.suppress(StoreError):
+        await connection.close()
+    async with await open_client(cutter, "other") as other:
+        assert await bodies(other) == []
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import pytest
 
 from clusterbroker.broker.queues.attributes import EXCLUDED
 from clusterbroker.broker.queues.link_held import link_name
+from clusterbroker.broker.wire.amqp091 import methods as m
 from clusterbroker.cluster.ids import LogIndex
 from clusterbroker.cluster.wiring import commands as c
 from tests.unit.broker.node.link_clients import Choosy, Client, Receiver
@@ -138,3 +139,27 @@ def test_exclusions_of_other_links_stay_over_a_failover() -> None:
     cluster.wait(1000)
     assert len(EXCLUDED.of(ring(cluster).attributes)) == 1
     assert link.read() == []
+
+
+@WHERE
+@pytest.mark.parametrize("ends", ["auto-delete", "x-expires"])
+def test_a_queue_is_in_use_while_a_suspended_link_holds_something(where: str, ends: str) -> None:
+    cluster = Cluster("a", "b", "c")
+    arguments = {"x-expires": 10_000} if ends == "x-expires" else {}
+    cluster["a"].client().ask(
+        m.QueueDeclare(queue="q", durable=True, auto_delete=ends == "auto-delete", arguments=arguments)
+    )
+    link = Receiver(cluster, place(cluster, where))
+    link.consume()
+    publish(cluster, b"1")
+    assert link.bodies() == [b"1"]
+    link.leave()
+    cluster.wait(15_000, 1000)
+    resumed = Receiver(cluster, place(cluster, where), resumes=True)
+    (seq,) = resumed.seqs()
+    resumed.settle(seq)
+    if ends == "x-expires":
+        cluster.wait(8_000, 1000)
+        assert "q" in cluster["a"].node.vhosts["/"].queues, "it was in use until then"
+        cluster.wait(4_000, 1000)
+    assert "q" not in cluster["a"].node.vhosts["/"].queues

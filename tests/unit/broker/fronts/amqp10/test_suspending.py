@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from clusterbroker.broker.fronts.amqp10 import suspended
+from clusterbroker.broker.fronts.amqp10.suspended import NOTED_MIN
 from clusterbroker.broker.node import links
 from clusterbroker.broker.wire.amqp091 import methods as m
 from clusterbroker.broker.wire.amqp10.performatives import (
@@ -14,6 +15,7 @@ from clusterbroker.broker.wire.amqp10.performatives import (
     Attach,
     Detach,
     Disposition,
+    End,
     Flow,
     Open,
     Released,
@@ -344,3 +346,21 @@ def test_flow_of_an_echo_is_told_from_others() -> None:
     assert told.settled
     assert asks.echo
     assert asks.delivery_count + asks.link_credit > flow.delivery_count + flow.link_credit
+
+
+def test_a_session_notes_few_links_that_are_not_suspended_any_more() -> None:
+    """Names that are suspended and ended, one after another, cost no memory."""
+    world = world_with("q")
+    peer = enter(world)
+    source, target = Source(address="/queues/q", expiry_policy="connection-close"), Target()
+    for number in range(200):
+        name = f"r{number}"
+        for is_closed in (False, True):
+            peer.say(Attach(name=name, handle=0, role=True, source=source, target=target))
+            peer.say(Detach(handle=0, closed=is_closed))
+        assert len(world.node.links) == 0
+    connection = peer.core
+    (session,) = connection.sessions.values()
+    assert 0 < len(session.table.suspended) <= NOTED_MIN
+    peer.say(End())
+    assert len(connection.suspended) <= NOTED_MIN
