@@ -20,8 +20,9 @@ Parts come to their queues a hop or more after the discharge. Whoever commits ke
 session sends later.
 
 A transaction with numbered messages (`producers`) asks nobody, and all parts go at once. Each queue stores a number
-once, or notes that it has refused it, so the same transaction again brings what is missing. Were it given up as a
-whole, no queue would know of the number; it would be taken for known behind a later one, and confirmed for nothing.
+once, or notes that it has refused it, so the same transaction again brings what is missing. Where nothing has happened
+the queues note so too (`refuse_numbers`), in their order behind what was sent before: otherwise the numbers would be
+taken for known behind a later one, and confirmed for nothing. Nobody is answered before that is committed.
 """
 
 from __future__ import annotations
@@ -33,6 +34,9 @@ from typing import TYPE_CHECKING, Final
 from clusterbroker.broker.queues.handle import CommitPart, QueueHandle
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.cluster.wiring.levels import ASKED_COMMITS
+
+Numbers = dict[QueueHandle, list[tuple[bytes, int]]]
+"""Of messages that do not come: queue to (producer, number)."""
 
 if TYPE_CHECKING:
     from clusterbroker.broker.node.core import Node
@@ -91,7 +95,7 @@ class Together:
     @property
     def is_over(self) -> bool:
         """It was refused, or given up."""
-        return self._ticket.done
+        return self._ticket.rejected or self._ticket.done
 
     def overdue(self, now_ms: int) -> bool:
         """Looks at the time; whether that is over for this one."""
@@ -108,8 +112,7 @@ class Together:
     def _refuse(self, queue: str, why: str) -> None:
         if not self.is_over:
             self._ticket.reject(queue, why)
-            self._ticket.pass_()
-            self._all_have_theirs()
+            self._end_with(self._parts)
 
     def _judged(self, queue: QueueHandle, why: str) -> None:
         if self.is_over or self._waits.pop(queue, self) is self:
@@ -141,10 +144,17 @@ class Together:
             for queue, part in rest.items():
                 for one in part.settles:
                     queue.requeue(one.seq, False)  # it decides nothing: all of these return, whatever becomes of it
-            self._ticket.pass_()
-            self._all_have_theirs()
+            self._end_with(rest)
             return
         self._hand_out(rest)
+
+    def _end_with(self, parts: dict[QueueHandle, CommitPart]) -> None:
+        """Nothing of these happens."""
+        numbers = {queue: [named for _, named in part.publishes if named is not None] for queue, part in parts.items()}
+        self._ticket.hold()
+        refuse_numbers(self._node, numbers, self._ticket.pass_)
+        self._ticket.pass_()
+        self._all_have_theirs()
 
     def _hand_out(self, parts: dict[QueueHandle, CommitPart]) -> None:
         """The last of them."""
@@ -161,3 +171,14 @@ class Together:
             if queue.ring.journaled:
                 self._node.published(sum(message.size for messages, _ in part.publishes for message in messages))
             queue.commit(part, ticket, self._node.now_ms)
+
+
+def refuse_numbers(node: Node, numbers: Numbers, then: Callable[[], None]) -> None:
+    """Their messages do not come; `then()` when the queues have committed that. Below the feature level at which parts
+    are asked about an owner elsewhere might take it for a part of messages."""
+    ticket = Ticket(1, 1, lambda _: then())
+    for queue, named in numbers.items():
+        if named and (not queue.is_elsewhere or node.map.level >= ASKED_COMMITS):
+            ticket.hold()
+            queue.refuse_numbers(named, ticket.pass_)
+    ticket.pass_()

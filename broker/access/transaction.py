@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from clusterbroker.broker.access.errors import resource_error
 from clusterbroker.broker.access.publisher import DELIVERY_STEPS, Named, Publisher, is_reply, way_of
-from clusterbroker.broker.access.together import Together
+from clusterbroker.broker.access.together import Numbers, Together
 from clusterbroker.broker.queues.handle import CommitPart, Decided, QueueHandle
 from clusterbroker.broker.queues.subscription import attach_of
 from clusterbroker.broker.queues.ticket import Ticket
@@ -95,6 +95,15 @@ class Transaction:
         """The session ends: what was acknowledged in vain has to go back to its queues."""
         settles, self.settles = self.settles, []
         return [entries for entries, *_ in settles]
+
+    def numbers(self) -> Numbers:
+        """Of what it would publish, by the queues that would get it."""
+        numbers: Numbers = {}
+        for route, _, _, named in self.publishes:
+            if named is not None:
+                for queue in route.targets:
+                    numbers.setdefault(queue, []).append(named)
+        return numbers
 
     def rejected(self) -> dict[QueueHandle, list[int]]:
         """Rejected deliveries: the bodies of those that will be dead letters may be on disk only, and a commit is one

@@ -63,6 +63,10 @@ class Decided(NamedTuple):
     """Of "reject": what its letter is annotated with."""
 
 
+HELD_BY_NOBODY: Final = 0
+"""No message has this seq: a part that settles it is refused."""
+
+
 class CommitPart:
     """What a transaction publishes into one queue, and settles there, in order. Or rows of a segment: with `moved`, and
     without settlements.
@@ -223,6 +227,10 @@ class QueueHandle(Source, Protocol):
 
     def staged(self, now_ms: int, then: Callable[[int, int], None]) -> None:
         """Of one that holds staged rows: (rows, bytes of their bodies)."""
+
+    def refuse_numbers(self, named: Sequence[tuple[bytes, int]], then: Callable[[], None]) -> None:
+        """Messages with these producers' numbers do not come, unless they are sent once more: behind a later number of
+        its producer none of them is taken for known. `then()` when that is committed."""
 
     def purge(self, then: Callable[[int], None]) -> None:
         """Drops what is ready; `then(how many)`."""

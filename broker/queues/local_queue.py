@@ -274,6 +274,16 @@ class LocalQueue(QueueHandle):
                     self.log.producers.refuse(*named)
             self._return(part)
 
+    def refuse_numbers(self, named: Sequence[tuple[bytes, int]], then: Callable[[], None]) -> None:
+        if self.deleted:
+            then()
+            return
+        producers = self.log.producers
+        for name in named:
+            if not producers.knows(*name):
+                producers.refuse(*name)
+        self.log.when_durable(then)
+
     def _carry_out(self, part: CommitPart, ticket: Ticket, now_ms: int) -> None:
         for messages, named in part.publishes:
             if named is None:

@@ -1,6 +1,6 @@
 """What links of AMQP 1.0 ask of a queue elsewhere, and consumers of AMQP 0-9-1 do not: deliveries that they have sent
 (`broker.queues.link_deliveries`), messages that they hold, read again, what is ready for one of them, what a browser
-sees, whether a transaction's part would be refused. Part of its remote queue."""
+sees, whether a transaction's part would be refused, numbers of messages that do not come. Part of its remote queue."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
 from clusterbroker.broker.queues.browse import Browse, Browsed
-from clusterbroker.broker.queues.handle import CommitPart, Reread
+from clusterbroker.broker.queues.handle import HELD_BY_NOBODY, CommitPart, Decided, Reread
 from clusterbroker.broker.queues.link_deliveries import AskedTags, Tagged
 from clusterbroker.broker.queues.link_held import NO_LINK, HeldMessages, LinkAttach
-from clusterbroker.broker.remote.backlog import Backlog
+from clusterbroker.broker.queues.ticket import Ticket
+from clusterbroker.broker.remote.backlog import Backlog, Committing, Named
 from clusterbroker.broker.remote.consumer_link import Line, seq_of
 from clusterbroker.broker.remote.messages import (
     ASK_BROWSE,
@@ -31,20 +32,20 @@ from clusterbroker.broker.remote.messages import (
 )
 from clusterbroker.broker.remote.settlements import Settlements
 from clusterbroker.journal.ranges import ranges_of
-from clusterbroker.journal.record import read_records
+from clusterbroker.journal.record import Message, read_records
 
 if TYPE_CHECKING:
     from clusterbroker.broker.queues.ring import Ring
     from clusterbroker.broker.queues.subscription import LocalConsumer
-    from clusterbroker.broker.queues.ticket import Ticket
     from clusterbroker.broker.remote.outbox import Outbox
     from clusterbroker.broker.remote.questions import Then
     from clusterbroker.cluster.wiring.entities import Queue as QueueEntity
-    from clusterbroker.journal.record import Message
 
 
 NONE_GONE: Final[frozenset[int]] = frozenset()
 LINKS_SLACK: Final = 16
+_NOTHING: Final = Message(b"\0\0", b"", 0)
+"""Stands for a message that is not sent."""
 
 
 class LinksHere:
@@ -104,7 +105,10 @@ class LinkSide:
         """See `QueueHandle`."""
 
     @abstractmethod
-    def take(self, messages: Sequence[Message], ticket: Ticket | None, tagged: Tagged | None = None) -> None:
+    def take(
+        self, messages: Sequence[Message], ticket: Ticket | None, tagged: Tagged | None = None,
+        commit: Committing | None = None,
+    ) -> None:  # fmt: skip
         """Publishes to the queue."""
 
     @abstractmethod
@@ -162,6 +166,17 @@ class LinkSide:
         self._ask(
             ASK_JUDGE, lambda answer, _: then(answer.refused), ranges=ranges, publishes=(len(bodies), sum(bodies[:-1]))
         )
+
+    def refuse_numbers(self, named: Sequence[Named], then: Callable[[], None]) -> None:
+        """By a part that its owner must refuse, in its place among the publishes: nothing of it is stored, and of what
+        is refused the owner keeps the numbers."""
+        if self.deleted:
+            then()
+            return
+        commit = Committing([Decided(HELD_BY_NOBODY, "ack")], dict(enumerate(named)), lambda _: None)
+        ticket = Ticket(1, 1, lambda _: then())
+        self.take([_NOTHING] * len(named), ticket, commit=commit)
+        ticket.pass_()
 
     def ready_for(self, consumer: LocalConsumer, _now_ms: int, then: Callable[[int, int], None]) -> None:
         number = line.number if (line := self._by_subscription.get(consumer)) is not None else 0

@@ -170,10 +170,13 @@ class RemoteQueue(LinkSide):
     def publish(self, messages: Sequence[Message], ticket: Ticket | None, now_ms: int) -> None:
         self.take(messages, ticket)
 
-    def take(self, messages: Sequence[Message], ticket: Ticket | None, tagged: Tagged | None = None) -> None:
+    def take(
+        self, messages: Sequence[Message], ticket: Ticket | None, tagged: Tagged | None = None,
+        commit: Committing | None = None,
+    ) -> None:  # fmt: skip
         if messages and not self.deleted:
-            self.node.took(self, self._backlog.publish(self._shown(messages), ticket, tagged=tagged))
-            if not (self.attached and self._backlog.holds_back):
+            self.node.took(self, self._backlog.publish(self._shown(messages), ticket, commit=commit, tagged=tagged))
+            if commit is not None or not (self.attached and self._backlog.holds_back):
                 self.ring.mark()
 
     def publish_numbered(
@@ -273,14 +276,12 @@ class RemoteQueue(LinkSide):
             self._commit(part, ticket)
         else:  # settlements alone are told, and told again, in one frame
             self._settle_part(part, ticket)
-        self.ring.mark()
+            self.ring.mark()
 
     def _commit(self, part: CommitPart, ticket: Ticket) -> None:
-        """Until the owner has answered, the settled messages are outstanding here as before.
-
-        What is returned goes back at once, whatever becomes of the rest: no record says that a message is ready. It
-        may come again before the answer does, perhaps to this node, so that must not find it outstanding here.
-        """
+        """Until the owner has answered, the settled messages are outstanding here as before. What is returned goes back
+        at once, whatever becomes of the rest: no record says that a message is ready. It may come again before the
+        answer does, perhaps to this node, so that must not find it outstanding here."""
         messages: list[Message] = []
         named: dict[int, Named] = {}
         for some, name in part.publishes:
@@ -300,8 +301,7 @@ class RemoteQueue(LinkSide):
                     self._settlements.add(one.seq, self.returned_by(one.link))
             self.ring.mark()
 
-        commit = Committing(staged, named, answered, part.moved, part.judged)
-        self.node.took(self, self._backlog.publish(self._shown(messages), ticket, commit=commit))
+        self.take(messages, ticket, commit=Committing(staged, named, answered, part.moved, part.judged))
 
     def _shown(self, messages: Sequence[Message]) -> Sequence[Message]:
         return unblinded(messages) if self.settings.queue_type == STREAM else messages

@@ -30,7 +30,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, Protocol
 
-from clusterbroker.broker.queues.handle import Modification
+from clusterbroker.broker.queues.handle import HELD_BY_NOBODY, Modification
 from clusterbroker.broker.queues.local_queue import LocalQueue
 from clusterbroker.broker.queues.states import READY, UNACKED
 from clusterbroker.broker.remote.attachment import Attachment
@@ -132,6 +132,8 @@ class Settling:
         """Whether the node holds each of the messages that its transaction settles. A queue that has lost what was
         committed knows nothing of some, which come to nobody any more."""
         ring, holder = self._owned.queue.ring, attachment.holder
+        if any(first == HELD_BY_NOBODY for _, ranges in settlements for first, _ in ranges):
+            return False
         return self._owned.has_gap or all(
             ring.count_held(first, last, holder) == last + 1 - first
             for _, ranges in settlements

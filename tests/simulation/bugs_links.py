@@ -80,6 +80,16 @@ def answered_early() -> None:
     patch(Attachment, "settled", lambda _: lambda self: self.settlement)
 
 
+@mutation(
+    "new messages do not wait for what a link is sent again", pipeline=LINKS,
+    only=("drop_delivery", "kill", "heal", "slow_reads"), nodes=3,
+)  # fmt: skip
+def newer_overtakes() -> None:
+    from clusterbroker.broker.remote.attachment import RemoteSubscription
+
+    patch(RemoteSubscription, "wait", lambda _: lambda self: None)
+
+
 # -- delays
 
 

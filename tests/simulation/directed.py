@@ -15,6 +15,7 @@
                                            half_sync           part of it is written, the rest is not
     an acknowledgement reaches a node      stall_settler       which stands still until it has been failed
     an owner reads a stream's file         late_read           it takes long, and who may have asked dies and is back
+    messages are read from a disk          slow_reads          each time it takes long; only where a run names it
 
 A moment is used with a chance that the run draws (`aim`), times a share where such moments are many. When a run is
 restricted to certain faults, it is about them, and every second moment is used.
@@ -41,6 +42,7 @@ DIRECTED: Final = (
     "kill_at_election", "unrelated_entry", "kill_in_sync", "drop_attach", "drop_delivery", "late_owner", "half_sync",
     "stall_settler", "late_attached", "late_read", "hand_over_damaged",
 )  # fmt: skip
+SLOW_READ_S: Final = 0.3
 LOST: Final[dict[type, tuple[str, float]]] = {
     Attach: ("drop_attach", 0.2),
     Attached: ("drop_attached", 0.1),
@@ -73,6 +75,7 @@ class Directed:
         self.world.on_sent = self._sent
         self.world.on_settling = self._settling
         self.world.on_stream_read = self._stream_read
+        self.world.slow_read_s = SLOW_READ_S if "slow_reads" in only else 0.0
 
     def _aimed(self, name: str, share: float = 1.0) -> bool:
         if not self.faults.active or name not in self.names or self.rng.random() >= self.aim * share:

@@ -106,6 +106,7 @@ class Loop:
                 longer_s += self._site.world.on_stream_read(self._site)
             else:
                 content = self._site.journal.read(load.queue_id, load.locations)
+                longer_s += self._site.world.slow_read_s
             site = self._site
             self._schedule.after(0.0005 + longer_s, site.do, site.life, self._loaded, site.node, load, content)
 

@@ -124,6 +124,8 @@ class World:
         self.on_sent: Callable[[Site, str, Any], None] = lambda _site, _peer, _head: None
         self.on_settling: Callable[[Consumer], None] = lambda _consumer: None
         self.on_stream_read: Callable[[Site], float] = lambda _site: 0.0
+        self.slow_read_s = 0.0
+        """So much longer it takes to read messages than to write them."""
         self.checkers = Checkers(self)
         self.raft = raft
         self.sites: dict[str, Site] = {}

@@ -18,7 +18,7 @@ from clusterbroker.broker.fronts.amqp10.attach_answer import NO_MAP, answering
 from clusterbroker.broker.fronts.amqp10.changing import settle_first
 from clusterbroker.broker.fronts.amqp10.recoverable import Attaching, is_asked
 from clusterbroker.broker.fronts.amqp10.redelivery import begin_again, resume
-from clusterbroker.broker.fronts.amqp10.resuming import RECOVERY, Told
+from clusterbroker.broker.fronts.amqp10.resuming import RECOVERY, WITHDRAWN, Told
 from clusterbroker.broker.node.link_recovery import Attachment
 from clusterbroker.broker.queues.handle import GONE, CommitPart
 from clusterbroker.broker.queues.link_held import HeldMessages, LinkAttach
@@ -126,9 +126,11 @@ class AttachingReceiver(Attaching):
         self._held = [seq for one in held if not one.withdrawn for seq in one.seqs]
         tag_of = self.link.credit.tag_of
         withdrawn = {tag_of(seq): seq for one in held if one.withdrawn for seq in one.seqs}
-        self._withdrawn = {tag: seq for tag, seq in withdrawn.items() if tag in self.client.states}
-        heard = [seq.to_bytes(8) for tag, seq in withdrawn.items() if tag not in self._withdrawn]
-        self._forget(link, [] if self.client.incomplete else heard)
+        states = self.client.states
+        done = {tag for tag in withdrawn if states.get(tag) == WITHDRAWN}  # what the client wants has happened
+        self._withdrawn = {tag: seq for tag, seq in withdrawn.items() if tag in states and tag not in done}
+        over = done if self.client.incomplete else withdrawn.keys() - self._withdrawn.keys()
+        self._forget(link, [seq.to_bytes(8) for tag, seq in withdrawn.items() if tag in over])
 
     def _forget(self, link: LinkAttach, heard: list[bytes]) -> None:
         """The client knows of these that they were withdrawn. Before that is committed the link gets nothing: one of

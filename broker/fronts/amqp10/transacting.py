@@ -23,7 +23,7 @@ from typing import Any, Final
 from clusterbroker.broker.access.errors import Refusal
 from clusterbroker.broker.access.publisher import Named
 from clusterbroker.broker.access.receiver import give_back
-from clusterbroker.broker.access.together import Together
+from clusterbroker.broker.access.together import Numbers, Together, refuse_numbers
 from clusterbroker.broker.access.transaction import Transaction
 from clusterbroker.broker.fronts.amqp10.changing import error_of, return_together
 from clusterbroker.broker.fronts.amqp10.conditions import described, link_error
@@ -83,6 +83,8 @@ class Open:
     """Of these, what returns otherwise than as it was."""
     failed: Error | None = None
     """Why it can only be rolled back."""
+    numbers: Numbers = field(default_factory=dict)
+    """Of messages that its queues do not get."""
 
 
 _NONE: Final[dict[bytes, Open]] = {}
@@ -126,13 +128,17 @@ class Transactions:
     def post(self, txn_id: bytes, route: Route[QueueHandle], message: Message, named: Named | None) -> None:
         """A message to these queues, with the commit. Raises LinkError, and Refusal for what is too much."""
         known = self.find(txn_id)
-        if known.failed is not None:
-            raise LinkError(known.failed.condition, known.failed.description or "")
         try:
+            if known.failed is not None:
+                raise LinkError(known.failed.condition, known.failed.description or "")
             known.staged.publish(route, (message,), False, named)
         except Refusal as refusal:
             known.failed = described(link_error(refusal))
             raise
+        finally:
+            if known.failed is not None and named is not None:
+                for queue in route.targets:
+                    known.numbers.setdefault(queue, []).append(named)
 
     def retire(self, txn_id: bytes, entries: list[Any], outcome: Composite, settled: bool) -> None:
         """These deliveries have this outcome when the transaction is committed. Raises LinkError."""
@@ -163,8 +169,7 @@ class Transactions:
             return
         del self.open[txn_id]
         if fail or known.failed is not None:
-            self._undo(known)
-            then(Accepted() if fail else Rejected(error=known.failed))
+            self._undo(known, lambda: then(Accepted() if fail else Rejected(error=known.failed)))
             return
         self._waiting = self._waiting or {}
         self._waiting[known] = None
@@ -183,8 +188,8 @@ class Transactions:
         """Bodies are not brought in time; whether nobody waits for them any more."""
         if is_late and self._is_waiting(known) and self._waiting is not None:
             del self._waiting[known]
-            self._undo(known)
-            then(Rejected(error=Error(condition=ROLLBACK, description="a rejected message is not read in time")))
+            late = Error(condition=ROLLBACK, description="a rejected message is not read in time")
+            self._undo(known, lambda: then(Rejected(error=late)))
             self.order.release()
             return True
         return not self._is_waiting(known)
@@ -218,6 +223,7 @@ class Transactions:
                 self._return(known, then)
                 return
             if not begun:
+                known.staged = Transaction()  # its queues have heard of its numbers
                 self._undo(known)
             else:
                 self._give_back(entries for entries, _ in known.modified)
@@ -231,16 +237,16 @@ class Transactions:
         assert self._waiting is not None, "asked just now"
         del self._waiting[known]
         if why := self._is_void(known):
-            self._undo(known)
-            then(Rejected(error=Error(condition=ROLLBACK, description=why)))
+            void = Error(condition=ROLLBACK, description=why)
+            self._undo(known, lambda: then(Rejected(error=void)))
             self.order.release()
             return
         try:
             for queue, seqs in known.staged.rejected().items():
                 known.staged.letters(queue, seqs)
         except Refusal as refusal:
-            self._undo(known)
-            then(Rejected(error=described(link_error(refusal))))
+            refused = described(link_error(refusal))
+            self._undo(known, lambda: then(Rejected(error=refused)))
             self.order.release()
             return
         together = known.staged.commit_together(
@@ -281,9 +287,10 @@ class Transactions:
         wiring = self._session.access.node.map
         return bool(link.attach.link) and not wiring.link_since(*link.attach)
 
-    def _undo(self, known: Open) -> None:
-        """Rolls back."""
+    def _undo(self, known: Open, then: Callable[[], None] = lambda: None) -> None:
+        """Rolls back; `then()` when its queues know that its numbered messages do not come."""
         session, node = self._session, self._session.access.node
+        self._lose_numbers(known, then)
         retired, known.retired = known.retired, []
         known.staged, known.modified = Transaction(), []
         for entries, settled in retired:
@@ -296,11 +303,18 @@ class Transactions:
             returning = left([entry for entry in entries if entry not in lives])
             give_back(node, returning, requeue=True, counted=True)
 
+    def _lose_numbers(self, known: Open, then: Callable[[], None] = lambda: None) -> None:
+        for queue, named in known.staged.numbers().items():
+            known.numbers.setdefault(queue, []).extend(named)
+        refuse_numbers(self._session.access.node, known.numbers, then)
+
     def abandon(self, counted: bool) -> None:
         """The session ends, and its links before it: what was retired in vain goes back to its queues, or its links."""
         judged, self._judged = self._judged or {}, None
         waiting, self._waiting = self._waiting or {}, None
         given_up = [known for together, known in judged.items() if not together.begun]
+        for known in (*self.open.values(), *waiting):
+            self._lose_numbers(known)
         for known in (*self.open.values(), *waiting, *given_up):
             self._give_back((entries for entries, _ in known.retired), counted)
         self.open.clear()

@@ -35,17 +35,19 @@ async def test_a_delivery_that_was_withdrawn_is_lost(lasting: Broker) -> None:
         await connect(cutter.url, container_id="c", backoff=QUICK) as connection,
     ):
         sender = await other.sender("/queues/q")
-        for body in (b"1", b"2"):
+        for body in (b"1", b"2", b"failed"):
             await sender.send(Message(body=body))
         receiver = await connection.receiver("/queues/q", name="in", credit=5, recoverable=True, second=True)
-        first, second = await receiver.receive(5), await receiver.receive(5)
+        first, second, failed = await receiver.receive(5), await receiver.receive(5), await receiver.receive(5)
         assert first is not None
         assert second is not None
+        assert failed is not None
         cutter.limits.extend([(0, 0)] * AWAY)
         cutter.cut()
         answer = asyncio.ensure_future(first.accept())
+        agreed = asyncio.ensure_future(failed.modify())
         elsewhere = await other.receiver("/queues/q")
-        for _ in range(2):
+        for _ in range(3):
             again = await elsewhere.receive(10)
             assert again is not None
             assert again.message.header.delivery_count == 1
@@ -57,6 +59,7 @@ async def test_a_delivery_that_was_withdrawn_is_lost(lasting: Broker) -> None:
             await asyncio.wait_for(answer, 10)
         with pytest.raises(DeliveryLost):
             await second.accept()
+        await asyncio.wait_for(agreed, 10)  # that is what has become of it
         await sender.send(Message(body=b"3"))
         third = await receiver.receive(10)
         assert third is not None

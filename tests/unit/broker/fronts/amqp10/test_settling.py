@@ -63,12 +63,14 @@ class Link:
         lasting: bool = True,
         second: bool = True,
         queue: str = "q",
+        incomplete: bool = False,
     ) -> None:
         self.peer, self.number = peer, peer.handle()
         source = Source(address=f"/queues/{queue}", timeout=KEPT_S, durable=2 if lasting else 0, expiry_policy="never")
         attach = Attach(
             name="r", handle=self.number, role=True, rcv_settle_mode=int(second), source=source, target=Target(),
-            unsettled=unsettled, desired_capabilities=(RECOVERY,) if lasting else (),
+            unsettled=unsettled, incomplete_unsettled=incomplete,
+            desired_capabilities=(RECOVERY,) if lasting else (),
         )  # fmt: skip
         self.heard = peer.say(attach)
         self.heard += peer.raw(b"")
@@ -394,6 +396,35 @@ def test_what_was_withdrawn_is_forgotten_before_the_link_gets_anything(
     assert Link(enter(cluster[here]), dict.fromkeys(held), queue="w").states == dict.fromkeys(held), (
         "they are its again"
     )
+
+
+@pytest.mark.parametrize("incomplete", [False, True])
+def test_what_was_withdrawn_as_its_client_wants_is_settled(cluster: Cluster, incomplete: bool) -> None:
+    """It has returned, counted. Another link may have it, so what else the client wants is not carried out."""
+    cluster["a"].client().declare("w", x_consumer_timeout=5000)
+    owner = str(cluster["a"].map.queue("/", "w").owner)
+    here = next(name for name in "abc" if name != owner)
+    fill(cluster[owner], 3, "w")
+    peer = enter(cluster[here])
+    held = tags(Link(peer, queue="w").take(3))
+    peer.leave()
+    cluster.wait(7000, 500)
+    failed, not_here = Modified(delivery_failed=True), Modified(delivery_failed=True, undeliverable_here=True)
+    peer = enter(cluster[here])
+    told = Link(peer, dict(zip(held, (failed, not_here, Accepted()), strict=True)), queue="w", incomplete=incomplete)
+    assert told.states == dict.fromkeys(held[1:], failed), "they are not carried out"
+    told.detach()
+    peer.leave()
+    peer = enter(cluster[here])
+    again = Link(peer, {held[0]: failed}, queue="w", incomplete=incomplete)
+    assert again.states == {}
+    if incomplete:
+        again.detach()
+        again = Link(peer, {}, queue="w")
+    deliveries = again.take(9)
+    assert tags(deliveries) == held, "they are ready, and its again"
+    counts = [read(one.payload).header.delivery_count for one in deliveries]
+    assert counts == [1, 1, 1]
 
 
 # -- credit that is said, or reviewed, before an attach is answered
