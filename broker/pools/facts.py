@@ -178,3 +178,6 @@ class PoolFacts:
     """Of the template: hash of what is executed."""
     paused: bool = False
     """Starts nothing; what runs goes on."""
+    spares: tuple[WorkerFacts, ...] = ()
+    """Launches without a key."""
+    spares_wanted: int = 0
