@@ -405,7 +405,7 @@ class Fleet:
     def _coming(self, key: str, now_s: float) -> Iterator[WorkerFacts]:
         """Workers that the log has not told of yet."""
         for number, (place, version) in self._pending.get(key, {}).items():
-            yield WorkerFacts(number, place, WorkerState.WANTED, now_s, version=version)
+            yield WorkerFacts(number, place, WorkerState.WANTED, now_s, version=version, pending=True)
 
     def _renew(self, places: Mapping[str, Place], now_s: float) -> None:
         dirty, self._dirty = self._dirty, {}

@@ -70,7 +70,8 @@ class Spares:
         fit = [
             each
             for each in self._free.values()
-            if (book := self._placement.books.get(each.place)) is not None
+            if not each.pending
+            and (book := self._placement.books.get(each.place)) is not None
             and book.usable
             and book.free + self._costs.claim(NO_KEY, each) >= memory
         ]

@@ -172,6 +172,16 @@ def test_an_assignment_is_in_the_facts_before_the_log_has_answered() -> None:
     assert world.step() == []
 
 
+def test_a_spare_that_the_log_has_not_named_yet_gets_no_key() -> None:
+    world = World("a", spares=1)
+    assert world.step(answer=False) == ["launch"]
+    world.require("42")
+    world.now_s += 0.1
+    world.fleet.step(world.places, "a", world.now_s)
+    (ordered,) = world.fleet.commands
+    assert (ordered.kind, [key for _, key, _, _ in ordered.launches]) == ("launch", ["42"])
+
+
 def test_what_the_log_refuses_is_a_spare_again() -> None:
     world = World("a", spares=1)
     world.step()
