@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from . import names
 from .connecting import addresses
@@ -18,6 +18,9 @@ class Misconfigured(Exception):
 @dataclass(frozen=True, slots=True)
 class Environment:
     """Variables WORKER_*. Started by hand (driver noop), WORKER_POOL and WORKER_KEY are enough."""
+
+    spare: bool
+    """`key` and `requests_queue` come later (`assigned`)."""
 
     id: str
     key: str
@@ -39,6 +42,7 @@ class Environment:
         key = variables.get("WORKER_KEY", "")
         url = variables.get("WORKER_AMQP_URIS") or variables.get("WORKER_AMQP_URI") or "amqp://guest:guest@localhost/"
         return cls(
+            spare=variables.get("WORKER_SPARE") == "1",
             id=variables.get("WORKER_ID") or f"{socket.gethostname()}-{os.getpid()}",
             key=key,
             pool=pool,
@@ -48,6 +52,10 @@ class Environment:
             prefetch=int(_number(variables, "WORKER_PREFETCH", 1, least=1)),
             grace_s=_number(variables, "WORKER_GRACE_S", 30, least=0),
         )
+
+    def assigned(self, key: str, requests_queue: str) -> Environment:
+        """Of a spare that has its key."""
+        return replace(self, spare=False, key=key, requests_queue=requests_queue)
 
 
 def _number(variables: Mapping[str, str], name: str, default: float, least: float) -> float:

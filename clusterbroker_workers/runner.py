@@ -4,6 +4,8 @@
         ^                                 |connection lost
         +---------------------------------+
 
+A spare waits for its key before it loads.
+
 *Answer before ack*: a request is acknowledged when the broker has confirmed its answer. An answer belongs to the
 delivery that it answers: when the connection is lost, what is computed until then is sent for no other delivery but one
 of the same request that comes back to this process, which then is not computed twice.
@@ -36,6 +38,7 @@ from .connecting import GONE, Dialler, SignInRefused
 from .environment import Environment
 from .errors import Busy, Fail, Retry
 from .request import Request
+from .spare import assigned
 from .worker import Worker
 
 EXIT_DRAINED: Final = 0
@@ -122,6 +125,9 @@ class Runner:
                 lost = asyncio.Event()
                 connection.close_callbacks.add(lambda *_: lost.set())
                 return await self._serve(connection, lost)
+        except SignInRefused as error:
+            logger.error("worker %s gets no key: %s", self._environment.id, error)
+            return EXIT_REFUSED
         except GONE as error:
             logger.warning("connection lost: %s", error)
             self._dialler.leave()
@@ -130,14 +136,17 @@ class Runner:
             self._activity = None
 
     async def _serve(self, connection: aio_pika.abc.AbstractConnection, lost: asyncio.Event) -> int | None:
-        environment = self._environment
         self._activity = await connection.channel(publisher_confirms=False)
+        if self._environment.spare:
+            key = asyncio.create_task(assigned(connection, self._environment))
+            if not await self._comes(key, lost):
+                return EXIT_DRAINED if self._stop.is_set() else None
+            self._environment = key.result()
+        environment = self._environment
         await self._report("started")
         if not self._loaded:
-            load, stop = asyncio.create_task(self._load()), asyncio.create_task(self._stop.wait())
-            await asyncio.wait({load, stop}, return_when=asyncio.FIRST_COMPLETED)
-            stop.cancel()
-            if not load.done():
+            load = asyncio.create_task(self._load())
+            if not await self._comes(load):
                 return EXIT_DRAINED  # nothing is at work, and nobody waits for the rest of the load
             if not load.result():
                 return EXIT_LOAD_FAILED
@@ -169,6 +178,18 @@ class Runner:
                 await queue.cancel(tag)
         self._stop.set()
         return await self._finish()
+
+    async def _comes(self, work: asyncio.Task[Any], lost: asyncio.Event | None = None) -> bool:
+        """Whether it is done before TERM, and before the connection is lost."""
+        ends = [asyncio.create_task(each.wait()) for each in (self._stop, lost) if each is not None]
+        await asyncio.wait({work, *ends}, return_when=asyncio.FIRST_COMPLETED)
+        for each in ends:
+            each.cancel()
+        if not work.done() and lost is not None:
+            work.cancel()
+            if lost.is_set():
+                self._dialler.leave()
+        return work.done()
 
     async def _finish(self) -> int:
         """Wait for what is at work, `grace_s` at most."""

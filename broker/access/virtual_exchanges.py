@@ -9,12 +9,15 @@ from clusterbroker.broker.access.lease_service import AMQ_LEASE
 from clusterbroker.broker.access.services import Service
 from clusterbroker.broker.access.stream_service import AMQ_STREAM
 from clusterbroker.broker.access.transaction_service import AMQ_TXN
+from clusterbroker.broker.access.worker_rights import ASKED
+from clusterbroker.broker.access.worker_service import AMQ_WORKER
 
 VIRTUAL_EXCHANGES: Final[dict[str, Service]] = {
     "amq.delay": AMQ_DELAY,
     "amq.lease": AMQ_LEASE,
     "amq.stream": AMQ_STREAM,
     "amq.txn": AMQ_TXN,
+    ASKED: AMQ_WORKER,
 }
 """By name."""
 

@@ -1,6 +1,6 @@
 """The rights of a worker that its pool has started: those of its launch, and no account's.
 
-    read     the queue of its key
+    read     the queue of its key; a spare, which has none yet, reads none
     write    the pool's exchange of reports; the pool's delayed exchange under its own key (a request that it puts off);
              the default exchange, for reply addresses of requests that it holds at that moment, and whose publisher may
              hear an answer there (flag ANSWERABLE, `broker.access.pool_requests`): a worker has no more rights than
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from clusterbroker.cluster.wiring.pool_entities import Launch
     from clusterbroker.cluster.wiring.view import ClusterView
 
+ASKED: Final = "amq.worker"
+"""The exchange where it asks for its key (`worker_service`)."""
 FORGET_AT: Final = 64
 """Reply addresses that are remembered before those of settled requests are looked for."""
 
@@ -72,28 +74,28 @@ class _Addresses:
 class WorkerRights:
     """See the module (`broker.access.rights.Rights`)."""
 
-    __slots__ = ("_addresses", "_deaf", "_launch_id", "_map")
+    __slots__ = ("_addresses", "_deaf", "_map", "launch_id")
     tags: tuple[str, ...] = ()
 
     def __init__(self, map_: ClusterView, launch_id: str) -> None:
         self._map = map_
-        self._launch_id = launch_id
+        self.launch_id = launch_id
         self._addresses = _Addresses()
         self._deaf = _Addresses()
         """Where the publisher of a request may not hear an answer."""
 
     @property
     def _launch(self) -> Launch | None:
-        known = self._map.pools.launch(self._launch_id)
+        known = self._map.pools.launch(self.launch_id)
         return None if known is None or known.revoked else known
 
     @property
     def gone(self) -> str:
         """Why the connection ends; empty: it may go on."""
-        known = self._map.pools.launch(self._launch_id)
+        known = self._map.pools.launch(self.launch_id)
         if known is None:
-            return f"worker '{self._launch_id}' is over"
-        return f"worker '{self._launch_id}' is revoked: {known.revoked}" if known.revoked else ""
+            return f"worker '{self.launch_id}' is over"
+        return f"worker '{self.launch_id}' is revoked: {known.revoked}" if known.revoked else ""
 
     def enters(self, vhost: str) -> bool:
         """The pool's alone."""
@@ -108,7 +110,7 @@ class WorkerRights:
             return False
         names = self._map.pools.names(launch.pool_id)
         if kind == "read":
-            return resource == names.request_queue(launch.key)
+            return not launch.spare and resource == names.request_queue(launch.key)
         return kind == "write" and resource in ("", names.exchange_of(names.activity), names.delayed)
 
     def topic_allowed(self, vhost: str, kind: TopicPermissionKind, exchange: str, routing_key: str) -> bool:  # noqa: ARG002
@@ -125,10 +127,10 @@ class WorkerRights:
         if launch is None:
             return False
         names = self._map.pools.names(launch.pool_id)
-        if exchange == names.exchange_of(names.activity):
+        if exchange in (names.exchange_of(names.activity), ASKED):
             return True
         if exchange == names.delayed:
-            return key == launch.key
+            return not launch.spare and key == launch.key
         return not exchange and self._addresses.has(key)
 
     def unheard(self, key: str) -> bool:

@@ -17,6 +17,12 @@ from clusterbroker.broker.cli.target import Target
 app = typer.Typer(no_args_is_help=True, help="Worker pools, their groups and workers.")
 app.command("drivers")(pool_drivers)
 
+
+def _key_of(value: Any) -> str:
+    """A spare has none."""
+    return "(spare)" if value is None else quoted(value)
+
+
 POOLS = Table(
     (
         Column("vhost"),
@@ -53,7 +59,7 @@ GROUPS = Table(
 WORKERS = Table(
     (
         Column("id"),
-        Column("key", show=quoted),
+        Column("key", show=_key_of),
         Column("place"),
         Column("revoked"),
         Column("version", wide=True),

@@ -34,7 +34,7 @@ from clusterbroker.broker.foreman.reconcile import (
     Wanted,
 )
 from clusterbroker.broker.foreman.spec import BadSpec
-from clusterbroker.broker.foreman.templates import Template, fits
+from clusterbroker.broker.foreman.templates import KEY, Template, fits
 
 AGAIN_S: Final = (1.0, 2.0, 4.0, 8.0, 15.0)
 WATCH_AGAIN_S: Final = 1.0
@@ -384,6 +384,8 @@ class _Hand:
         try:
             if template is None:
                 raise DriverError(f"{spec.worker_id}: its template is gone")
+            if spec.spare and KEY in template.command:
+                raise BadSpec(f"{spec.worker_id}: a spare has no key yet, and the template's command needs {KEY}")
             self._foreman.starts_at(template)
             await bounded(driver.name, f"start {spec.worker_id}", driver.start(spec, template))
         except (DriverError, BadSpec, OSError) as error:

@@ -45,7 +45,7 @@ class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes: int = 0
     """Promised to it, in bytes; 0: as the template says."""
     spare: bool = False
-    """Started without a key, which comes later."""
+    """Started without a key, which it asks for: it has neither WORKER_KEY nor WORKER_REQUESTS_QUEUE."""
     vhost: str = "/"
     uris: tuple[str, ...] = ()
     """AMQP addresses with the worker's own credential inside: a secret, so the representation leaves them out."""
@@ -76,7 +76,7 @@ def check(spec: WorkerSpec) -> None:
 
 def told(spec: WorkerSpec) -> dict[str, str]:
     """The variables of a worker that are no secret: five of OSRD's core workers, and ours."""
-    return {
+    found = {
         "WORKER_ID": spec.worker_id,
         "WORKER_KEY": spec.key,
         "WORKER_POOL": spec.pool,
@@ -86,8 +86,11 @@ def told(spec: WorkerSpec) -> dict[str, str]:
         "WORKER_VERSION": spec.version,
         "WORKER_PREFETCH": str(spec.prefetch),
         "WORKER_GRACE_S": f"{spec.grace_s:g}",
-        **({"WORKER_SPARE": "1"} if spec.spare else {}),
     }
+    if spec.spare:
+        del found["WORKER_KEY"], found["WORKER_REQUESTS_QUEUE"]
+        found["WORKER_SPARE"] = "1"
+    return found
 
 
 def secrets(spec: WorkerSpec) -> dict[str, str]:

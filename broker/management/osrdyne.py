@@ -61,7 +61,7 @@ def _launches(reading: Reading, pool: Pool, key: str | None) -> list[Launch]:
     """Of workers that get requests, or will."""
     known = reading.map.pools
     found = known.launches(pool.pool_id) if key is None else known.launches_of(pool.pool_id, key)
-    return [one for one in found if not (one.revoked or one.retired) and _open(reading, pool, one.key)]
+    return [one for one in found if not (one.revoked or one.retired or one.spare) and _open(reading, pool, one.key)]
 
 
 def _state(reading: Reading, pool: Pool, launch: Launch) -> Document:

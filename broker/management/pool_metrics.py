@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from clusterbroker.broker.stats.rows import NodeRow, PoolRow, QueueRow
 from clusterbroker.cluster.ids import LogIndex, NodeId
-from clusterbroker.cluster.wiring.pool_entities import Pool
+from clusterbroker.cluster.wiring.pool_entities import Launch, Pool
 
 from .metrics_text import Named, labels, written
 from .replica import Replica
@@ -19,6 +19,12 @@ from .statistics import COUNTER, GAUGE
 
 PREFIX = "clusterbroker_pool_"
 Sample = tuple[str, float]
+STATES = ("ordered", "revoked", "spare")
+"""Of workers."""
+
+
+def _state(launch: Launch) -> str:
+    return "revoked" if launch.revoked else "spare" if launch.spare else "ordered"
 
 
 def pools(replica: Replica, node: NodeRow | None, queues: dict[int, QueueRow]) -> Iterator[str]:
@@ -42,8 +48,8 @@ def pools(replica: Replica, node: NodeRow | None, queues: dict[int, QueueRow]) -
             continue
         states = Counter(group.state for group in groups)
         samples["groups"] += [(labels({**named, "state": one}), states[one]) for one in ("active", "unbound")]
-        launches = Counter("revoked" if one.revoked else "ordered" for one in view.launches(pool.pool_id))
-        samples["workers"] += [(labels({**named, "state": one}), launches[one]) for one in ("ordered", "revoked")]
+        launches = Counter(map(_state, view.launches(pool.pool_id)))
+        samples["workers"] += [(labels({**named, "state": one}), launches[one]) for one in STATES]
     for name, text in (
         ("waiting", "Requests that wait, in queues led here"),
         ("held", "Requests that workers hold, of queues led here"),

@@ -14,9 +14,9 @@ from msgspec.structs import asdict
 
 from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.cluster.wiring.pool_commands import GroupWord
-from clusterbroker.cluster.wiring.pool_entities import NOOP, Group, Launch, Pool, PoolSettings
+from clusterbroker.cluster.wiring.pool_entities import NO_KEY, NOOP, Group, Launch, Pool, PoolSettings
 from clusterbroker.cluster.wiring.pool_names import PoolNames
-from clusterbroker.cluster.wiring.pool_rules import CHOICES, RANGES, key_matches
+from clusterbroker.cluster.wiring.pool_rules import CHOICES, RANGES, SPARES, key_matches
 
 from .errors import bad_request, object_not_found
 from .exchanges import open_vhosts
@@ -24,7 +24,7 @@ from .forms import Form, Said
 from .paging import Listing
 from .reading import Document, Reading
 
-SETTINGS: Final = PoolSettings.__struct_fields__
+SETTINGS: Final = (*PoolSettings.__struct_fields__, SPARES)
 
 
 def _number(name: str, about: str) -> Any:
@@ -65,10 +65,11 @@ class Settings(Form):
     scaling: Annotated[str, _choice("scaling")] = "own"
     status_type: Annotated[str, _choice("status_type")] = "bytes"
     keys: Annotated[str, Meta(description="RE2 that keys match; empty: any")] = ""
+    spares: Annotated[int, _number(SPARES, "Workers of the pool that are kept ready without a key")] = 0
 
     def settings(self) -> PoolSettings:
         """Of the wiring, which judges them."""
-        return PoolSettings(**{name: getattr(self, name) for name in SETTINGS})
+        return PoolSettings(**{name: getattr(self, name) for name in PoolSettings.__struct_fields__})
 
 
 class Declaration(Settings):
@@ -120,13 +121,14 @@ def document(reading: Reading, pool: Pool) -> Document:
         "exchange": names.exchange,
         "groups": len(groups),
         "workers": len(pools.launches(pool.pool_id)),
+        "spares": len(pools.launches_of(pool.pool_id, NO_KEY)),
         "consumers": sum(one["consumers"] for one in waiting),
         "waiting": sum(one["waiting"] for one in waiting),
         "held": sum(one["held"] for one in waiting),
         "orphans": _numbers(reading, pool.orphans)["waiting"],
         "dead": _numbers(reading, pool.dead)["waiting"],
         "poison": _numbers(reading, pool.poison)["waiting"],
-        "settings": asdict(pool.settings),
+        "settings": {**asdict(pool.settings), SPARES: pools.spares(pool.pool_id)},
     }
 
 
@@ -213,7 +215,8 @@ def workers(reading: Reading, vhost: str, name: str) -> Listing[Launch]:
         name=lambda launch: launch.launch_id,
         place=lambda launch: (pool.vhost, launch.launch_id),
         document=lambda launch: {
-            "vhost": pool.vhost, "pool": pool.name, "id": launch.launch_id, "key": launch.key, "place": launch.place,
+            "vhost": pool.vhost, "pool": pool.name, "id": launch.launch_id,
+            "key": None if launch.spare else launch.key, "spare": launch.spare, "place": launch.place,
             "version": launch.version, "generation": launch.generation, "retired": launch.retired,
             "revoked": launch.revoked,
         },
@@ -226,7 +229,9 @@ def workers(reading: Reading, vhost: str, name: str) -> Listing[Launch]:
 def declaration(said: Said, at_ms: int, vhost: str, name: str) -> c.DeclarePool:
     """The node that orders it refuses (400) a template that no member has."""
     body = Declaration.of(said)
-    return c.DeclarePool(at_ms=at_ms, vhost=vhost, name=name, template=body.template, settings=body.settings())
+    return c.DeclarePool(
+        at_ms=at_ms, vhost=vhost, name=name, template=body.template, settings=body.settings(), spares=body.spares
+    )
 
 
 def change(reading: Reading, said: Said, vhost: str, name: str) -> list[c.AnyCommand]:
@@ -235,9 +240,10 @@ def change(reading: Reading, said: Said, vhost: str, name: str) -> list[c.AnyCom
     unknown = sorted(set(said) - set(SETTINGS))
     if unknown:
         raise bad_request(f"no setting '{unknown[0][:64]}': known are {', '.join(SETTINGS)}")
-    settings = Settings.of(said).settings()
-    only = tuple(sorted(said))
-    return [c.SetPool(at_ms=reading.now_ms, vhost=vhost, name=name, settings=settings, only=only)] if only else []
+    body, only = Settings.of(said), tuple(sorted(said))
+    settings, spares = body.settings(), body.spares
+    command = c.SetPool(at_ms=reading.now_ms, vhost=vhost, name=name, settings=settings, only=only, spares=spares)
+    return [command] if only else []
 
 
 def pause(paused: bool) -> Callable[[Reading, str, str], c.PausePool]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from clusterbroker.broker.pools.fleet import MEMORY, Place
 from clusterbroker.broker.pools.group_queue import GroupQueue
-from clusterbroker.broker.pools.messages import AskPool, GroupTold, PlaceTold, StartsFail, WorkerTold
+from clusterbroker.broker.pools.messages import AskPool, GroupTold, PlaceTold, SpareTold, StartsFail, WorkerTold
 from clusterbroker.broker.pools.orphan_queue import OrphanQueue
 from clusterbroker.cluster.ids import LogIndex, NodeId
 from clusterbroker.cluster.wiring.levels import STARTED_WORKERS
@@ -55,6 +55,8 @@ class PoolDesk:
         self._node = node
         self._told: dict[str, PlaceTold] = {}
         self._failures: dict[tuple[int, str], str] = {}
+        self._asking: dict[str, Callable[[Launch], object]] = {}
+        """Spares that wait here for their keys."""
         self._sends = False
         """The cluster is at the level of these frames, as far as was looked."""
         self.launches_told: Callable[[], None] = _nobody
@@ -65,6 +67,7 @@ class PoolDesk:
             GroupTold: lambda _peer, told, _: self.tell_group(told, again=False),
             WorkerTold: lambda _peer, told, _: self.tell_worker(told, again=False),
             StartsFail: lambda _peer, told, _: self._failure(told),
+            SpareTold: lambda _peer, told, _: self._tell_spare(told, again=False),
             AskPool: lambda _peer, told, _: self._tell_all(told.pool_id),
         }
 
@@ -208,6 +211,14 @@ class PoolDesk:
         elif again:
             self._to_controller(told.pool_id, told)
 
+    def _tell_spare(self, told: SpareTold, again: bool = True) -> None:
+        """To the controller. `again`: it may be elsewhere."""
+        queue = self._fleet_of(told.pool_id)
+        if queue is not None:
+            queue.spare_told(told)
+        elif again:
+            self._to_controller(told.pool_id, told)
+
     def tell_failure(self, told: StartsFail) -> None:
         """To all: the owner of the group's queue answers what waits, the responder says why."""
         self._failure(told)
@@ -236,12 +247,34 @@ class PoolDesk:
             queue = self._node.queues.get(group.queue_id)
             if isinstance(queue, GroupQueue):
                 queue.tell_again()
+        for worker_id in self._asking:
+            launch = self._node.map.pools.launch(worker_id)
+            if launch is not None and launch.pool_id == pool_id:
+                self._tell_spare(SpareTold(pool_id, worker_id))
         self.tell_again(pool_id)
 
     # -- launches -----------------------------------------------------------------------------------------------
 
+    def await_key(self, launch_id: str, told: Callable[[Launch], object]) -> None:
+        """`told` is called with the launch as soon as it has its key, of the last one that asked for it."""
+        launch = self._node.map.pools.launch(launch_id)
+        if launch is None or launch.revoked:
+            return  # its connection ends
+        if not launch.spare:
+            told(launch)
+            return
+        self._asking[launch_id] = told
+        self._tell_spare(SpareTold(launch.pool_id, launch_id))
+
+    def _tell_key(self, launch: Launch, over: bool) -> None:
+        if launch.launch_id in self._asking and (over or not launch.spare):
+            told = self._asking.pop(launch.launch_id)
+            if not over:
+                told(launch)
+
     def launch_changed(self, launch: Launch, ended: bool, exit_status: int | None = None, peak: int = 0) -> None:
-        """One was ordered, retired, revoked, or is gone."""
+        """One was ordered, assigned, retired, revoked, or is gone."""
+        self._tell_key(launch, ended or bool(launch.revoked))
         group = self._node.map.pools.group(launch.pool_id, launch.key)
         queue = None if group is None else self._node.queues.get(group.queue_id)
         if isinstance(queue, GroupQueue):

@@ -106,6 +106,8 @@ class WorkerFacts:
     memory: int = 0
     """Resident bytes as its foreman measures them; 0: unknown."""
     version: str = ""
+    pending: bool = False
+    """The log has not answered its launch: nothing can be said of it by its id."""
 
     @property
     def active(self) -> bool:
@@ -178,3 +180,6 @@ class PoolFacts:
     """Of the template: hash of what is executed."""
     paused: bool = False
     """Starts nothing; what runs goes on."""
+    spares: tuple[WorkerFacts, ...] = ()
+    """Launches without a key."""
+    spares_wanted: int = 0

@@ -5,6 +5,7 @@
     places ------------------------+                             \\--> StartsFail
 
     wanted --place tells--> starting --first consumer--> ready --Retire--> retiring --Stop--> revoked --place--> gone
+    spare: starting --it asks for its key--> ready --Assign--> starting (of its key) --first consumer--> ready ...
 
 An order is in the facts of the next step though the wiring log has not answered: a launch under a number of its own
 until the log gives it its id, a retired or revoked worker in its new state. What the log refuses leaves the facts.
@@ -18,7 +19,7 @@ times out as others do.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
@@ -33,11 +34,11 @@ from clusterbroker.broker.pools.facts import (
     WorkerFacts,
     WorkerState,
 )
-from clusterbroker.broker.pools.messages import GroupTold, PlaceTold, StartsFail, TemplateTold, WorkerTold
-from clusterbroker.broker.pools.orders import Fail, Launch, Order, Retire, Stop
+from clusterbroker.broker.pools.messages import GroupTold, PlaceTold, SpareTold, StartsFail, TemplateTold, WorkerTold
+from clusterbroker.broker.pools.orders import Assign, Fail, Launch, Order, Retire, Stop
 from clusterbroker.broker.pools.policy import Gone, Policy
+from clusterbroker.cluster.wiring.pool_entities import NO_KEY, Pool, PoolSettings
 from clusterbroker.cluster.wiring.pool_entities import Launch as LaunchEntity
-from clusterbroker.cluster.wiring.pool_entities import Pool, PoolSettings
 from clusterbroker.cluster.wiring.pool_table import PoolTable
 
 LOST_PLACE_S: Final = 30.0
@@ -62,12 +63,13 @@ class Place(NamedTuple):
 
 
 class Ordered(NamedTuple):
-    """A command that is due. `launch`: (number, key, place, version) each; else worker ids."""
+    """A command that is due. `launch`: (number, key, place, version) each; `assign`: (id, key); else worker ids."""
 
-    kind: Literal["launch", "retire", "revoke"]
+    kind: Literal["launch", "assign", "retire", "revoke"]
     launches: tuple[tuple[str, str, str, str], ...] = ()
     workers: tuple[str, ...] = ()
     why: str = ""
+    assigned: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(slots=True)
@@ -75,6 +77,10 @@ class _Known:
     """What is known of a launch beside the map."""
 
     ordered_s: float
+    """Of a spare that has its key: when it got that."""
+    key: str
+    spare_s: float | None = None
+    """Since when it has waited for its key."""
     starting_s: float | None = None
     ready_s: float | None = None
     idle_s: float = 0.0
@@ -118,6 +124,8 @@ class Fleet:
         self._known: dict[str, _Known] = {}
         self._pending: dict[str, dict[str, tuple[str, str]]] = {}
         """Key -> number -> (place, version)."""
+        self._assigning: dict[str, str] = {}
+        """Spares whose keys are ordered, and these."""
         self._number = 0
         self._lost: dict[str, float] = {}
         self._absent: dict[str, float] = {}
@@ -146,8 +154,10 @@ class Fleet:
         self._wakes = True
 
     def launch_changed(self, launch: LaunchEntity, now_s: float) -> None:
-        """It was ordered, retired or revoked."""
-        self._know(launch, now_s)
+        """It was ordered, assigned, retired or revoked."""
+        known = self._know(launch, now_s)
+        if known.key != launch.key:
+            known.key, known.ordered_s = launch.key, now_s
         self._dirty[launch.key] = None
         self._wakes = True
 
@@ -156,6 +166,8 @@ class Fleet:
         known = self._known.pop(launch.launch_id, None)
         self._absent.pop(launch.launch_id, None)
         self._dirty[launch.key] = None
+        if launch.launch_id in self._assigning:
+            self._dirty[self._assigning.pop(launch.launch_id)] = None
         self._wakes = True
         if known is None:
             return
@@ -163,9 +175,8 @@ class Fleet:
         if known.why and known.why not in detail:
             detail += f": {known.why}"
         asked = bool(launch.revoked) or bool(launch.retired) or known.leaving is not None
-        self._ends.append(
-            Gone(launch.key, launch.launch_id, launch.place, known.ready_s is not None, asked, peak_bytes, detail)
-        )
+        ready = (known.spare_s if launch.spare else known.ready_s) is not None
+        self._ends.append(Gone(launch.key, launch.launch_id, launch.place, ready, asked, peak_bytes, detail))
 
     def told(self, group: GroupTold, now_s: float) -> None:
         """By the owner of a group's queue."""
@@ -217,6 +228,16 @@ class Fleet:
         self._dirty[launch.key] = None
         self._wakes = True
 
+    def spare_told(self, told: SpareTold, now_s: float) -> None:
+        """By the node where it waits for its key."""
+        known, launch = self._known.get(told.worker_id), self._table.launch(told.worker_id)
+        if known is None or launch is None or launch.pool_id != self.pool.pool_id or known.spare_s is not None:
+            return
+        known.spare_s = now_s
+        if launch.spare:
+            self._readies.append((NO_KEY, launch.place, now_s - known.ordered_s))
+        self._wakes = True
+
     def places_changed(self) -> None:
         """One of them can start other things than before, or came, or went."""
         self._wakes = True
@@ -231,7 +252,7 @@ class Fleet:
     def _know(self, launch: LaunchEntity, now_s: float) -> _Known:
         known = self._known.get(launch.launch_id)
         if known is None:
-            known = self._known[launch.launch_id] = _Known(now_s)
+            known = self._known[launch.launch_id] = _Known(now_s, launch.key)
         if (launch.retired or launch.revoked) and known.leaving_s is None:
             known.leaving_s = now_s
         return known
@@ -239,7 +260,8 @@ class Fleet:
     def _ready(self, launch: LaunchEntity, known: _Known, now_s: float) -> None:
         if known.ready_s is None:
             known.ready_s = known.idle_s = now_s
-            self._readies.append((launch.key, launch.place, now_s - known.ordered_s))
+            took_s = 0.0 if known.spare_s is not None else now_s - known.ordered_s
+            self._readies.append((launch.key, launch.place, took_s))
 
     # -- the log's answers --------------------------------------------------------------------------------------
 
@@ -251,6 +273,9 @@ class Fleet:
             if not numbers:
                 self._pending.pop(key, None)
             self._dirty[key] = None
+        for worker_id, key in command.assigned:
+            if self._assigning.pop(worker_id, None) is not None:
+                self._dirty[key] = None
         for worker_id in command.workers:
             known, launch = self._known.get(worker_id), self._table.launch(worker_id)
             if known is not None and launch is not None:
@@ -285,6 +310,8 @@ class Fleet:
         for group in self._facts.values():
             for worker in group.workers:
                 figures.workers[worker.state.value] = figures.workers.get(worker.state.value, 0) + 1
+        if spares := self._table.launches_of(self.pool.pool_id, NO_KEY):
+            figures.workers["spare"] = len(spares)
         return figures
 
     def step(self, places: Mapping[str, Place], own: str, now_s: float) -> None:
@@ -310,7 +337,10 @@ class Fleet:
         for gone in self._ends:
             orders += policy.worker_gone(gone, now_s)
         self._readies, self._ends = [], []
-        facts = PoolFacts(self._facts, self._rooms(places, template), template.version, self.pool.paused)
+        facts = PoolFacts(
+            self._facts, self._rooms(places, template), template.version, self.pool.paused, self._spares(places, now_s),
+            self._table.spares(self.pool.pool_id) if template.version else 0,
+        )  # fmt: skip
         orders += policy.step(facts, now_s)
         self._take(orders, now_s)
         self._end_lost(places, now_s)
@@ -360,7 +390,22 @@ class Fleet:
     def _strays(self) -> list[LaunchEntity]:
         """Launches whose groups are gone."""
         pool_id, table = self.pool.pool_id, self._table
-        return [launch for launch in table.launches(pool_id) if table.group(pool_id, launch.key) is None]
+        return [one for one in table.launches(pool_id) if not one.spare and table.group(pool_id, one.key) is None]
+
+    def _spares(self, places: Mapping[str, Place], now_s: float) -> tuple[WorkerFacts, ...]:
+        """Workers without a key, but those whose key is ordered."""
+        launches = self._table.launches_of(self.pool.pool_id, NO_KEY)
+        workers = [
+            self._worker(one, frozenset((one.launch_id,)), now_s)
+            for one in launches
+            if one.launch_id not in self._assigning
+        ]
+        return (*_there(workers, places), *self._coming(NO_KEY, now_s))
+
+    def _coming(self, key: str, now_s: float) -> Iterator[WorkerFacts]:
+        """Workers that the log has not told of yet."""
+        for number, (place, version) in self._pending.get(key, {}).items():
+            yield WorkerFacts(number, place, WorkerState.WANTED, now_s, version=version, pending=True)
 
     def _renew(self, places: Mapping[str, Place], now_s: float) -> None:
         dirty, self._dirty = self._dirty, {}
@@ -383,9 +428,13 @@ class Fleet:
             state = GroupState.DRAINING
         silent = frozenset(() if told is None else told.retired)
         workers = [self._worker(launch, silent, now_s) for launch in self._table.launches_of(self.pool.pool_id, key)]
-        workers = [one for one in workers if one.state is not WorkerState.STOPPING or _is_there(places, one.place)]
-        for number, (place, version) in self._pending.get(key, {}).items():
-            workers.append(WorkerFacts(number, place, WorkerState.WANTED, now_s, version=version))
+        workers = _there(workers, places)
+        workers += self._coming(key, now_s)
+        for worker_id in [worker_id for worker_id, to in self._assigning.items() if to == key]:
+            if (launch := self._table.launch(worker_id)) is not None and launch.spare:
+                workers.append(
+                    WorkerFacts(worker_id, launch.place, WorkerState.STARTING, now_s, version=launch.version)
+                )
         if told is None:
             return GroupFacts(key, state, workers=tuple(workers), pinned=pinned)
         return GroupFacts(
@@ -403,8 +452,8 @@ class Fleet:
         elif launch.retired or known.leaving is WorkerState.RETIRING:
             state, since_s = WorkerState.RETIRING, known.leaving_s or now_s
             held = held if launch.launch_id in silent else max(1, held)
-        elif known.ready_s is not None:
-            state, since_s = WorkerState.READY, known.ready_s
+        elif (ready_s := known.spare_s if launch.spare else known.ready_s) is not None:
+            state, since_s = WorkerState.READY, ready_s
         else:
             state = WorkerState.WANTED if known.starting_s is None else WorkerState.STARTING
         return WorkerFacts(
@@ -416,6 +465,7 @@ class Fleet:
     def _take(self, orders: Iterable[Order], now_s: float) -> None:
         launches: list[tuple[str, str, str, str]] = []
         leaving: dict[tuple[Literal["retire", "revoke"], str], list[str]] = {}
+        assigned: list[tuple[str, str]] = []
         for order in orders:
             if isinstance(order, Launch):
                 self._number += 1
@@ -423,6 +473,10 @@ class Fleet:
                 self._pending.setdefault(order.key, {})[number] = order.place, order.version
                 self._dirty[order.key] = None
                 launches.append((number, order.key, order.place, order.version))
+            elif isinstance(order, Assign):
+                self._assigning[order.worker] = order.key
+                self._dirty[order.key] = None
+                assigned.append((order.worker, order.key))
             elif isinstance(order, Retire) and self._leaves(order.worker, WorkerState.RETIRING, now_s):
                 leaving.setdefault(("retire", order.why), []).append(order.worker)
             elif isinstance(order, Stop) and self._leaves(order.worker, WorkerState.STOPPING, now_s):
@@ -430,6 +484,8 @@ class Fleet:
             elif isinstance(order, Fail):
                 for_ms = max(0, round(1000 * (order.until_s - now_s)))
                 self.fails.append(StartsFail(self.pool.pool_id, order.key, for_ms, order.detail[:1000]))
+        for at in range(0, len(assigned), BATCH):
+            self.commands.append(Ordered("assign", assigned=tuple(assigned[at : at + BATCH])))
         for at in range(0, len(launches), BATCH):
             self.commands.append(Ordered("launch", tuple(launches[at : at + BATCH])))
         for (kind, why), workers in leaving.items():
@@ -478,6 +534,11 @@ class Fleet:
 
 
 _NOTHING: Final = _Told()
+
+
+def _there(workers: Iterable[WorkerFacts], places: Mapping[str, Place]) -> list[WorkerFacts]:
+    """Without those that are stopped, and whose place is gone."""
+    return [one for one in workers if one.state is not WorkerState.STOPPING or _is_there(places, one.place)]
 
 
 def _is_there(places: Mapping[str, Place], name: str) -> bool:

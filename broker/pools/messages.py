@@ -4,6 +4,7 @@
     GroupTold     of a group's queue, by its owner to the pool's controller. On change, 4 a second at most
     WorkerTold    of a worker, by its place to the pool's controller. On change
     StartsFail    of a key, by the controller to all: callers are answered `start_failed` for a time
+    SpareTold     of a spare, by the node where it has asked for its key, to the pool's controller
     AskPool       a controller begins: tell all of this pool
 
 Nothing is answered. A frame that is lost is told again with the next change, or the next link.
@@ -101,4 +102,11 @@ class AskPool(PoolMessage, frozen=True, tag=134):
     pool_id: Whole
 
 
-AnyPool = PlaceTold | GroupTold | WorkerTold | StartsFail | AskPool
+class SpareTold(PoolMessage, frozen=True, tag=135):
+    """It waits for its key (feature level 7: there is none below)."""
+
+    pool_id: Whole
+    worker_id: Text
+
+
+AnyPool = PlaceTold | GroupTold | WorkerTold | StartsFail | AskPool | SpareTold

@@ -8,13 +8,21 @@ from typing import TypeAlias
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Start one worker of a key at a place."""
+    """Start one worker of a key at a place; with NO_KEY a spare."""
 
     key: str
     place: str
     version: str
     memory: int
     """Bytes promised to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Assign:
+    """Give a spare its key."""
+
+    key: str
+    worker: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,4 +71,4 @@ class SuspendPlace:
     detail: str
 
 
-Order: TypeAlias = Launch | Retire | Stop | Evict | Fail | SuspendPlace
+Order: TypeAlias = Launch | Assign | Retire | Stop | Evict | Fail | SuspendPlace

@@ -11,13 +11,14 @@ from typing import Final
 
 from clusterbroker.broker.pools.controller import Controller
 from clusterbroker.broker.pools.fleet import Fleet, Ordered
-from clusterbroker.broker.pools.messages import GroupTold, WorkerTold
+from clusterbroker.broker.pools.messages import GroupTold, SpareTold, WorkerTold
 from clusterbroker.broker.pools.passing_queue import AGAIN_MS, PassingQueue
 from clusterbroker.broker.queues.dead_lettering.death import Reason
 from clusterbroker.broker.queues.dead_lettering.dropped import died_of
 from clusterbroker.cluster.errors import NotFound, Unavailable
 from clusterbroker.cluster.ids import LogIndex
 from clusterbroker.cluster.wiring.commands import (
+    AssignWorkers,
     EndPoolQueue,
     LaunchWorkers,
     RequireGroups,
@@ -184,8 +185,14 @@ class OrphanQueue(PassingQueue):
             self.fleet.worker_told(told, self.node.now_ms / 1000)
             self.ring.mark()
 
+    def spare_told(self, told: SpareTold) -> None:
+        """By the node where it waits for its key."""
+        if self.fleet is not None:
+            self.fleet.spare_told(told, self.node.now_ms / 1000)
+            self.ring.mark()
+
     def launch_changed(self, launch: Launch) -> None:
-        """It was ordered, retired or revoked."""
+        """It was ordered, assigned, retired or revoked."""
         if self.fleet is not None:
             self.fleet.launch_changed(launch, self.node.now_ms / 1000)
             self.ring.mark()
@@ -219,10 +226,12 @@ class OrphanQueue(PassingQueue):
 
     def _propose(self, fleet: Fleet, ordered: Ordered) -> None:
         pool_id, epoch, at_ms = fleet.pool.pool_id, self.entity.epoch, self.node.now_ms
-        command: LaunchWorkers | RetireWorkers | RevokeWorkers
+        command: LaunchWorkers | AssignWorkers | RetireWorkers | RevokeWorkers
         if ordered.kind == "launch":
             workers = tuple(launch[1:] for launch in ordered.launches)
             command = LaunchWorkers(at_ms=at_ms, pool_id=pool_id, epoch=epoch, workers=workers)
+        elif ordered.kind == "assign":
+            command = AssignWorkers(at_ms=at_ms, pool_id=pool_id, epoch=epoch, workers=ordered.assigned)
         else:
             kind = RetireWorkers if ordered.kind == "retire" else RevokeWorkers
             command = kind(at_ms=at_ms, pool_id=pool_id, epoch=epoch, launches=ordered.workers, why=ordered.why)

@@ -23,9 +23,11 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
+
+from clusterbroker.cluster.wiring.pool_entities import NO_KEY
 
 from .facts import COMING, PlaceFacts, PoolFacts, Settings, WorkerFacts, WorkerState
 
@@ -146,6 +148,11 @@ class Book:
     def will_have_room(self, memory: int) -> bool:
         return self.free + self.leaving >= memory and self.free_workers + self.leaving_workers >= 1
 
+    @property
+    def short(self) -> bool:
+        """Its workers claim more than there is, or its machine is short of memory."""
+        return self.claimed - self.leaving > self.facts.memory or (self.facts.alarm and not self.leaving)
+
     def add(self, key: str, claim: int, *, active: bool, coming: bool) -> None:
         self.claimed += claim
         self.workers += 1
@@ -217,6 +224,10 @@ class Placement:
         self._leaving = set(retired)
         self._staying.clear()
         self._costs.most = max((place.memory for place in facts.places.values()), default=0)
+        for worker in facts.spares:  # not `active`: they are no victims
+            if (book := self.books.get(worker.place)) is not None:
+                coming = worker.state in COMING
+                book.add(NO_KEY, self._costs.claim(NO_KEY, worker), active=worker.active, coming=coming)
         for key, group in facts.groups.items():
             for worker in group.workers:
                 if (book := self.books.get(worker.place)) is not None:
@@ -226,6 +237,27 @@ class Placement:
                     if active:
                         book.active.setdefault(key, []).append(worker)
                         self._staying[key] = self._staying.get(key, 0) + 1
+
+    def spread(self, memory: int, here: Mapping[str, int], now_s: float) -> str | None:
+        """The place of a launch now, of those with room the one with the fewest; None: none has room."""
+        found = [
+            (here.get(name, 0), name)
+            for name, book in self.books.items()
+            if book.usable
+            and book.has_room(memory)
+            and book.coming < STARTS_IN_FLIGHT_MAX
+            and self._tokens(name, now_s) >= 1
+        ]
+        return min(found)[1] if found else None
+
+    def assign(self, key: str, worker: WorkerFacts, now_s: float) -> None:
+        """Enter that a spare is a worker of a key from now on."""
+        book, before, memory = self.books[worker.place], self._costs.claim(NO_KEY, worker), self._costs.memory(key)
+        book.claimed += memory - before
+        book.by_key[NO_KEY] -= before
+        book.by_key[key] = book.by_key.get(key, 0) + memory
+        self._costs.seen(key, worker.place, now_s)
+        self.touch(key)
 
     def fit(self, key: str, first: bool, others_wait: bool, now_s: float) -> str | None:
         """The place of a launch now; None: none has room."""

@@ -14,7 +14,7 @@ Of one step, in this order, since each may read what the one before it has done:
     1  measurements of each group that is not at rest
     2  starts that took too long end, and count as failures; retired workers stop: empty, or `grace_s` later
     3  surplus is retired: the window's, of draining groups all, old versions one by one
-    4  starts by turn; room is made for first workers of keys
+    4  starts by turn, of spares before others; room is made for first workers of keys; then spares are started
     5  over-committed places give back
 
 Rules: *retire before stop* (a worker that holds a message is stopped `grace_s` after it was retired, at the earliest).
@@ -29,12 +29,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
+from clusterbroker.cluster.wiring.pool_entities import NO_KEY
+
 from .admission import Admission, Wish
 from .demand import Demand
 from .facts import COMING, GroupFacts, GroupState, PoolFacts, Scaling, Settings, WorkerFacts, WorkerState
 from .failures import Failures
-from .orders import Evict, Fail, Launch, Order, Retire, Stop, SuspendPlace
+from .orders import Assign, Evict, Fail, Launch, Order, Retire, Stop, SuspendPlace
 from .placement import EVICT_IDLE_S, Costs, Placement, Victim
+from .spares import Spares
 
 TICK_S: Final = 1.0
 SETTLE_S: Final = 10.0
@@ -76,6 +79,7 @@ class Policy:
         self.placement = Placement(settings, self.costs)
         self.failures = Failures(settings.start_failures_max)
         self.admission = Admission(settings.weights)
+        self.spares = Spares(self.costs, self.placement, self.failures)
         self.needs: dict[str, int] = {}
         """Of the last step, by key."""
         self._settled_s = begun_s + (SETTLE_S if taken_over else 0.0)
@@ -98,7 +102,7 @@ class Policy:
 
     def fail_as(self, before: Policy) -> None:
         """Back-off, runs of failures and suspended places are those of a policy of other settings."""
-        self.failures = before.failures
+        self.failures = self.spares.failures = before.failures
         self.failures.failures_max = self.settings.start_failures_max
         self._timed_out, self._suspended = before._timed_out, before._suspended
 
@@ -131,9 +135,10 @@ class Policy:
     # ---- events ----
 
     def worker_ready(self, key: str, place: str, took_s: float, now_s: float) -> None:
-        """A launch is ready for the first time, seconds after its order."""
+        """A launch is ready for the first time, seconds after its order; 0: it was a spare, which began before."""
         self.failures.became_ready(key, place)
-        self.costs.learn_start(key, took_s)
+        if took_s:
+            self.costs.learn_start(key, took_s)
         self.costs.seen(key, place, now_s)
         self._suspended.pop(place, None)
         self._wake(key)
@@ -160,7 +165,7 @@ class Policy:
 
     def _failed(self, key: str, place: str, detail: str, now_s: float) -> list[Order]:
         until_s = self.failures.failed_start(key, place, detail, now_s)
-        return [] if until_s is None else [Fail(key, until_s, detail)]
+        return [] if until_s is None or key == NO_KEY else [Fail(key, until_s, detail)]
 
     def _wake(self, key: str) -> None:
         self._unpark(key)
@@ -188,8 +193,11 @@ class Policy:
         for group in awake:
             self._measure(group, now_s)
             orders += self._timeouts(group, now_s)
+        spares = GroupFacts(NO_KEY, GroupState.UNBOUND, workers=facts.spares)
+        self._proved(spares, now_s)
+        orders += self._timeouts(spares, now_s)
         orders += self._suspend(facts, now_s)
-        for group in awake:
+        for group in (*awake, spares):
             orders += self._stops(group, now_s)
         if self.settings.scaling is Scaling.NONE:
             return orders
@@ -200,12 +208,16 @@ class Policy:
                     retired.add(worker.id)
                     orders.append(Retire(group.key, worker.id, why))
         self.placement.open(facts, set(self._suspended), retired)
+        self.spares.open(facts)
+        if now_s >= self._settled_s:
+            orders += self.spares.surplus()
         orders += self._starts(awake, facts, retired, now_s)
         if now_s >= self._settled_s:
             for place, victim in self.placement.over_committed(facts, self._idle(facts, now_s), now_s):
                 orders += self._evict(victim, place, "", facts)
         for group in awake:
             self._rest(group, facts, now_s)
+        self._restless |= self.spares.restless(now_s)
         return orders
 
     def _forget(self, facts: PoolFacts, now_s: float) -> None:
@@ -234,9 +246,13 @@ class Policy:
         need = 0 if key in self._evicted else demand.need(group, self.settings)
         self.needs[key] = need
         demand.remember(need, now_s)
+        self._proved(group, now_s)
+
+    def _proved(self, group: GroupFacts, now_s: float) -> None:
+        """Workers that stay ready say that the key's can."""
         for worker in group.workers:
             if worker.state is WorkerState.READY:
-                self.failures.stayed(key, worker.since_s, now_s)
+                self.failures.stayed(group.key, worker.since_s, now_s)
 
     def _timeouts(self, group: GroupFacts, now_s: float) -> Iterator[Order]:
         """A start has `start_timeout_s`."""
@@ -348,15 +364,24 @@ class Policy:
             return
         wishes = [wish for group in awake for wish in self._wishes(group, facts, retired, now_s)]
         wishes += self._parked_wishes(facts, now_s)
+        left = self.settings.max_workers - sum(len(group.workers) for group in facts.groups.values())
+        left -= len(facts.spares)
         if not wishes:
+            yield from self.spares.starts(facts, left, now_s)
             return
         self._restless = True
-        left = self.settings.max_workers - sum(len(group.workers) for group in facts.groups.values())
         waiting = {wish.key for wish in wishes if wish.first}
         tries, victims_left = {True: ROOM_TRIES, False: ROOM_TRIES}, VICTIMS_MAX
         vain: dict[bool, float] = {True: math.inf, False: math.inf}
         unfit = math.inf
+        granted = 0
         for wish in self.admission.order(wishes):
+            spare = self.spares.take(wish.key, now_s) if wish.first or not waiting else None
+            if spare is not None:
+                granted += 1
+                self._grant(wish, waiting, now_s)
+                yield Assign(wish.key, spare.id)
+                continue
             if left <= 0:
                 break
             over = not tries[wish.starved] or not wish.first or not victims_left or now_s < self._settled_s
@@ -372,15 +397,12 @@ class Policy:
                 if place is None and wish.first:  # nor does any that takes more: places do not empty within a step
                     unfit = 0 if self.placement.is_full(now_s) else memory
             if place is not None:
-                self.admission.admitted(wish)
-                self._waiting.pop(wish.key, None)
-                waiting.discard(wish.key)
+                granted += 1
                 left -= 1
-                if wish.key in self._parked:
-                    self._unpark(wish.key)
-                if not wish.extra:
-                    self._demands[wish.key].started(wish.workers, now_s)
+                self._grant(wish, waiting, now_s)
                 yield Launch(wish.key, place, facts.version, self.placement.launch(wish.key, place, now_s))
+            elif wish.first and now_s >= self._settled_s and (room := self.spares.make_room(wish.key)) is not None:
+                yield from room
             elif not over and memory < vain[wish.starved]:
                 self.effort += 1
                 found = self.placement.room(wish.key, facts, self._idle(facts, now_s), wish.starved, now_s)
@@ -394,6 +416,17 @@ class Policy:
                     for victim in found[1]:
                         yield from self._evict(victim, found[0], wish.key, facts)
         self._park(wishes, awake)
+        if granted == len(wishes):
+            yield from self.spares.starts(facts, left, now_s)
+
+    def _grant(self, wish: Wish, waiting: set[str], now_s: float) -> None:
+        self.admission.admitted(wish)
+        self._waiting.pop(wish.key, None)
+        waiting.discard(wish.key)
+        if wish.key in self._parked:
+            self._unpark(wish.key)
+        if not wish.extra:
+            self._demands[wish.key].started(wish.workers, now_s)
 
     def _parked_wishes(self, facts: PoolFacts, now_s: float) -> list[Wish]:
         """As they were, but for those that starve by now."""

@@ -40,6 +40,7 @@ from .member_commands import ForgetNode as ForgetNode
 from .member_commands import RaiseLevel as RaiseLevel
 from .member_commands import RegisterNode as RegisterNode
 from .member_commands import SetVoters as SetVoters
+from .pool_commands import AssignWorkers as AssignWorkers
 from .pool_commands import BindGroup as BindGroup
 from .pool_commands import DeclarePool as DeclarePool
 from .pool_commands import DeletePool as DeletePool
@@ -47,6 +48,7 @@ from .pool_commands import DirectGroup as DirectGroup
 from .pool_commands import DropGroup as DropGroup
 from .pool_commands import EndPoolQueue as EndPoolQueue
 from .pool_commands import LaunchWorkers as LaunchWorkers
+from .pool_commands import OfController as OfController
 from .pool_commands import PausePool as PausePool
 from .pool_commands import RequireGroups as RequireGroups
 from .pool_commands import RetireWorkers as RetireWorkers
@@ -529,6 +531,7 @@ AnyCommand = (
     | AttachLink | SuspendLink | ExpireLink | ForgetLink | HoldContainer | ReleaseContainer
     | DeclarePool | SetPool | PausePool | DeletePool | RequireGroups | UnbindGroup | BindGroup | DropGroup
     | EndPoolQueue | SettleGroups | LaunchWorkers | RetireWorkers | RevokeWorkers | WorkersGone | DirectGroup
+    | AssignWorkers
 )  # fmt: skip
 
 _FREE_FORM: Final = ("arguments", "definition", "metadata", "value")

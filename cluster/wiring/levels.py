@@ -23,7 +23,8 @@ from . import commands as c
 from .changes import Change, LevelRaised
 from .exchange_rules import DELAY_RATE
 from .members import Members
-from .pool_entities import NOOP
+from .pool_entities import NO_KEY, NOOP
+from .pool_rules import SPARES
 from .queue_settings import DEDUPLICATION, LINK_SETTINGS
 from .snapshot import Snapshot
 
@@ -56,6 +57,7 @@ ASKED_HOLDERS: Final = 6
 NUMBERED_RUNS: Final = 6
 ASKED_COMMITS: Final = 6
 DEDUPLICATING: Final = 6
+SPARE_WORKERS: Final = 7
 MEMBERS_MAX: Final = 253
 """From LINK_RECOVERY on: a message's holder is one byte, of which two values are no member's."""
 LEVELS: Final = (
@@ -100,6 +102,7 @@ LEVELS: Final = (
         (c.RetireWorkers, c.DeclareHistoryExchange, c.DirectGroup),
         settings=(DEDUPLICATION,),
     ),
+    Level(SPARE_WORKERS, "spare workers of pools", (c.AssignWorkers,)),
 )
 LEVEL: Final = LEVELS[-1].number
 """The highest that this release knows."""
@@ -129,6 +132,12 @@ def _needed(command: Any) -> int:
             return max((_KEYS.get(key, FIRST) for key in definition), default=FIRST)
         case c.DeclareDelayedExchange(arguments=arguments) if DELAY_RATE in arguments:
             return DELAY_RATES
+        case c.DeclarePool(spares=spares) if spares:
+            return SPARE_WORKERS
+        case c.SetPool(only=only) if SPARES in only:
+            return SPARE_WORKERS
+        case c.LaunchWorkers(workers=workers) if any(key == NO_KEY for key, *_ in workers):
+            return SPARE_WORKERS
         case c.DeclarePool(template=template) if template not in ("", NOOP):
             return STARTED_WORKERS
         case c.SettleGroups(generations=generations) if generations:

@@ -6,7 +6,7 @@
     Replicas, Queues, Membership    owners and copies; begins and ends of queues; lives of members
     Policies, Parameters, Accounts  what holds for queues and exchanges; values of plugins; users and their rights
     Links                           links that outlive their connections
-    Pools                           worker pools with their groups and launches; closed to other commands
+    Pools, Launches                 worker pools with their groups and launches; closed to other commands
     Transactions, Cascades          what producers stage and commit; ends in several commands
 
 Each part gets those that it asks by its constructor. An import of definitions stands above them: it folds its
@@ -33,6 +33,7 @@ from .members import Members
 from .membership import Membership
 from .parameters import Parameters, Policies
 from .passing import LogClock
+from .pool_launches import Launches
 from .pools import Pools
 from .queue_index import QueueIndex
 from .queues import Queues
@@ -66,8 +67,8 @@ class MapParts:
     """All parts of a map but the import that is under way; without any vhost at first."""
 
     __slots__ = (
-        "_stored", "accounts", "cascades", "clock", "containers", "handlers", "index", "levels", "links", "members",
-        "membership", "parameters", "policies", "pools", "queues", "replicas", "transactions", "vhosts",
+        "_stored", "accounts", "cascades", "clock", "containers", "handlers", "index", "launches", "levels", "links",
+        "members", "membership", "parameters", "policies", "pools", "queues", "replicas", "transactions", "vhosts",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -89,7 +90,8 @@ class MapParts:
         self.transactions: Final = Transactions(self.clock, self.vhosts, self.index, self.replicas)
         self.links: Final = Links(self.clock, self.members, self.vhosts)
         self.containers: Final = Containers(self.members, self.vhosts)
-        self.pools: Final = Pools(self.clock, self.vhosts, self.index, self.replicas, self.members, self.levels)
+        self.pools: Final = Pools(self.clock, self.vhosts, self.index, self.replicas)
+        self.launches: Final = Launches(self.clock, self.members, self.levels, self.pools.table)
         self._stored: Final[tuple[Stored, ...]] = (
             self.clock, self.members, self.index, self.vhosts, self.accounts, self.parameters,
             self.levels, self.links, self.containers, self.pools.table,
@@ -159,11 +161,12 @@ class MapParts:
             c.BindGroup: self.pools.bind,
             c.DropGroup: self.pools.drop,
             c.EndPoolQueue: self.pools.end_queue,
-            c.LaunchWorkers: self.pools.launch_workers,
-            c.RetireWorkers: self.pools.retire_workers,
+            c.LaunchWorkers: self.launches.launch_workers,
+            c.RetireWorkers: self.launches.retire_workers,
             c.DirectGroup: self.pools.direct,
-            c.RevokeWorkers: self.pools.revoke_workers,
-            c.WorkersGone: self.pools.workers_gone,
+            c.RevokeWorkers: self.launches.revoke_workers,
+            c.WorkersGone: self.launches.workers_gone,
+            c.AssignWorkers: self.launches.assign_workers,
         }
         self.handlers: Final[dict[type, Handler]] = {
             **handlers,
@@ -236,7 +239,7 @@ class MapParts:
 
     def _forget_node(self, command: c.ForgetNode, changes: list[Change]) -> None:
         self.membership.forget(command, changes)
-        self.pools.end_of_place(command.node, changes)
+        self.launches.end_of_place(command.node, changes)
         self._end_process(command.node, changes)
 
     def _end_process(self, node: NodeId, changes: list[Change]) -> None:

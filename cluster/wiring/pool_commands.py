@@ -25,6 +25,8 @@ class DeclarePool(Command, frozen=True, kw_only=True, tag="declare_pool"):
     name: str
     template: str = ""
     settings: PoolSettings = PoolSettings()
+    spares: int = 0
+    """Workers that are kept ready without a key (feature level 7)."""
 
 
 class SetPool(Command, frozen=True, kw_only=True, tag="set_pool"):
@@ -34,7 +36,9 @@ class SetPool(Command, frozen=True, kw_only=True, tag="set_pool"):
     name: str
     settings: PoolSettings
     only: tuple[str, ...] = ()
-    """The settings that are set; none: all."""
+    """The settings that are set; none: all. `spares` among them: it is set."""
+    spares: int = 0
+    """See DeclarePool (feature level 7)."""
 
 
 class PausePool(Command, frozen=True, kw_only=True, tag="pause_pool"):
@@ -74,19 +78,21 @@ class DirectGroup(Command, frozen=True, kw_only=True, tag="direct_group"):
     word: GroupWord
 
 
-class _OfController(Command, frozen=True, kw_only=True):
+class OfController(Command, frozen=True, kw_only=True):
+    """By a pool's controller."""
+
     pool_id: LogIndex
     epoch: Epoch
     """Of the pool's orphan queue: the proposer owns it."""
 
 
-class RequireGroups(_OfController, frozen=True, kw_only=True, tag="require_groups"):
+class RequireGroups(OfController, frozen=True, kw_only=True, tag="require_groups"):
     """Each of these keys has a group with a bound queue. Result: the keys for which there is no room."""
 
     keys: tuple[str, ...]
 
 
-class SettleGroups(_OfController, frozen=True, kw_only=True, tag="settle_groups"):
+class SettleGroups(OfController, frozen=True, kw_only=True, tag="settle_groups"):
     """The controller has no request on its way to these groups, for which it has required them."""
 
     keys: tuple[str, ...]
@@ -127,20 +133,28 @@ class EndPoolQueue(Command, frozen=True, kw_only=True, tag="end_pool_queue"):
     """The proposer owns the queue in it."""
 
 
-class LaunchWorkers(_OfController, frozen=True, kw_only=True, tag="launch_workers"):
-    """Order workers, each (key, place, version); of a key without a group none. Result: the Launches."""
+class LaunchWorkers(OfController, frozen=True, kw_only=True, tag="launch_workers"):
+    """Order workers, each (key, place, version); of a key without a group none, with NO_KEY a spare (feature level 7).
+    Result: the Launches."""
 
     workers: tuple[tuple[str, str, str], ...]
 
 
-class RevokeWorkers(_OfController, frozen=True, kw_only=True, tag="revoke_workers"):
+class AssignWorkers(OfController, frozen=True, kw_only=True, tag="assign_workers"):
+    """Give spares their keys, each (launch id, key); none that is no spare, or is retired or revoked, and none to a key
+    without a group. Result: the ids of those that have their key by it. Feature level 7."""
+
+    workers: tuple[tuple[str, str], ...]
+
+
+class RevokeWorkers(OfController, frozen=True, kw_only=True, tag="revoke_workers"):
     """These workers may work no more. Result: the ids of those that were revoked by it."""
 
     launches: tuple[str, ...]
     why: str
 
 
-class RetireWorkers(_OfController, frozen=True, kw_only=True, tag="retire_workers"):
+class RetireWorkers(OfController, frozen=True, kw_only=True, tag="retire_workers"):
     """These workers get no more requests, and may finish what they hold: a revocation follows. Result: the ids of those
     that were retired by it."""
 

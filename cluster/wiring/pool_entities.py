@@ -13,6 +13,8 @@ from clusterbroker.cluster.ids import LogIndex, QueueId
 
 NOOP: Final = "noop"
 """The template that every cluster has: workers come by themselves."""
+NO_KEY: Final = "\0"
+"""In place of the key of a launch that has none yet (feature level 7). No group's key has a NUL."""
 
 
 class PoolSettings(msgspec.Struct, frozen=True, array_like=True):
@@ -102,6 +104,14 @@ class Pin(msgspec.Struct, frozen=True, array_like=True):
     key: str
 
 
+class Spares(msgspec.Struct, frozen=True, array_like=True):
+    """So many workers of a pool are kept ready without a key; a pool that keeps none has no entity (feature level 7).
+    No setting as the others: with one more, members below the level would have another map."""
+
+    pool_id: LogIndex
+    count: int
+
+
 class Launch(msgspec.Struct, frozen=True, array_like=True):
     """One worker that was ordered, until its place has said that it is gone."""
 
@@ -118,3 +128,8 @@ class Launch(msgspec.Struct, frozen=True, array_like=True):
     """Why it may not work any more; empty: it may."""
     retired: str = ""
     """Why it gets no more requests, and may finish what it holds; empty: it gets them (feature level 6)."""
+
+    @property
+    def spare(self) -> bool:
+        """It has no key yet."""
+        return self.key == NO_KEY

@@ -13,6 +13,8 @@ from .pool_entities import PoolSettings
 from .pool_names import POOL_BYTES_MAX, PoolNames, encoded
 from .queue_settings import QueueSettings
 
+SPARES: Final = "spares"
+"""The setting that is an entity of its own."""
 KEY_BYTES_MAX: Final = 255
 """Of a group's key, as of any routing key."""
 POISON_MAX: Final = 10_000
@@ -35,6 +37,7 @@ RANGES: Final[dict[str, tuple[int, int]]] = {
     "start_timeout_s": (1, _S_MAX),
     "start_failures_max": (1, 1_000_000),
     "grace_s": (0, _S_MAX),
+    SPARES: (0, 5000),
 }
 """The numbers that a setting may have."""
 _WAITING: Final = (
@@ -64,10 +67,9 @@ def check_name(pool: str) -> None:
 
 def check_settings(settings: PoolSettings) -> None:
     """406 for a setting out of range."""
-    for name, (low, high) in RANGES.items():
-        value = getattr(settings, name)
-        if not low <= value <= high:
-            raise PreconditionFailed(f"{name} is {value}: from {low} to {high} is allowed")
+    for name in RANGES:
+        if name != SPARES:
+            _check_range(name, getattr(settings, name))
     for name, choices in CHOICES.items():
         if getattr(settings, name) not in choices:
             raise PreconditionFailed(f"{name} is '{getattr(settings, name)}': one of {', '.join(choices)} is allowed")
@@ -78,6 +80,19 @@ def check_settings(settings: PoolSettings) -> None:
             compiled(settings.keys)
         except PatternError as error:
             raise PreconditionFailed(f"keys: {error}") from None
+
+
+def _check_range(name: str, value: int) -> None:
+    low, high = RANGES[name]
+    if not low <= value <= high:
+        raise PreconditionFailed(f"{name} is {value}: from {low} to {high} is allowed")
+
+
+def check_spares(spares: int, settings: PoolSettings) -> None:
+    """406 for spares out of range, or of a pool whose workers somebody else scales."""
+    _check_range(SPARES, spares)
+    if spares and settings.scaling not in ("own", "fixed"):
+        raise PreconditionFailed(f"{SPARES} is {spares} and scaling '{settings.scaling}': what scales there has keys")
 
 
 def key_matches(settings: PoolSettings, key: str) -> bool:

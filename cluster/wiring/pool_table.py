@@ -6,19 +6,22 @@ of a key of it would have.
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from collections.abc import Sized
+from typing import Final, Literal, NamedTuple
 
-from clusterbroker.cluster.errors import AccessRefused, exchange_text, queue_text
+from clusterbroker.cluster.errors import AccessRefused, NotFound, PreconditionFailed, exchange_text, queue_text
 from clusterbroker.cluster.ids import LogIndex, QueueId
 
 from . import commands as c
 from .changes import Change, GroupChanged, GroupEnded, LaunchChanged
-from .pool_entities import Group, Launch, Pin, Pool
+from .pool_entities import Group, Launch, Pin, Pool, Spares
 from .pool_names import PoolNames, encoded
 from .queue_index import QueueIndex
 from .snapshot import Snapshot
 from .vhosts import Vhosts
 
+ENTRIES_MAX: Final = 100
+"""Of one command."""
 PoolPart = Literal["orphans", "dead", "activity", "poison", "requests"]
 
 
@@ -34,7 +37,7 @@ class PoolQueue(NamedTuple):
 class PoolHeld:
     """A pool with what hangs on it."""
 
-    __slots__ = ("by_key", "groups", "launches", "names", "pins", "pool")
+    __slots__ = ("by_key", "groups", "launches", "names", "pins", "pool", "spares")
 
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
@@ -45,14 +48,19 @@ class PoolHeld:
         """Keys that are neither idle nor evicted."""
         self.by_key: dict[str, dict[str, None]] = {}
         """Ids of launches, by key."""
+        self.spares = 0
+        """Workers that are kept ready without a key."""
 
     def keep(self, launch: Launch) -> None:
-        """A launch came, or changed."""
+        """A launch came, or changed; a spare may have got its key."""
+        before = self.launches.get(launch.launch_id)
+        if before is not None and before.key != launch.key:
+            self.forget(before)
         self.launches[launch.launch_id] = launch
         self.by_key.setdefault(launch.key, {})[launch.launch_id] = None
 
     def forget(self, launch: Launch) -> None:
-        """A launch, which is not in `launches` any more, has ended."""
+        """A launch of this key is none any more."""
         ids = self.by_key[launch.key]
         del ids[launch.launch_id]
         if not ids:
@@ -115,6 +123,11 @@ class PoolTable:
         held = self.by_id.get(pool_id)
         return held is not None and key in held.pins
 
+    def spares(self, pool_id: LogIndex) -> int:
+        """How many workers of a pool are kept ready without a key."""
+        held = self.by_id.get(pool_id)
+        return 0 if held is None else held.spares
+
     def launch(self, launch_id: str) -> Launch | None:
         """The launch of this id, until it is gone."""
         held = self.launched.get(launch_id)
@@ -168,6 +181,19 @@ class PoolTable:
             return self.by_prefix.get((vhost, encoded(name)))
         except UnicodeEncodeError:
             return None
+
+    def controlled(self, command: c.OfController, deleting: bool = False) -> PoolHeld:
+        """The pool that its controller orders something of, for the fold. Refused: it is gone, or has another one."""
+        held = self.by_id.get(command.pool_id)
+        orphans = None if held is None else self._index.by_id.get(held.pool.orphans)
+        if held is None or orphans is None or held.pool.deleting > deleting:
+            raise NotFound(f"pool {command.pool_id} is gone")
+        if orphans.epoch != command.epoch:
+            raise PreconditionFailed(
+                f"{pool_text(held.pool.vhost, held.pool.name)} has a controller of epoch {orphans.epoch}: one of "
+                f"{command.epoch} orders nothing"
+            )
+        return held
 
     # ---- closed to all others ----
 
@@ -234,6 +260,7 @@ class PoolTable:
         snapshot.groups = [group for held in self.by_id.values() for group in held.groups.values()]
         snapshot.launches = [launch for held in self.by_id.values() for launch in held.launches.values()]
         snapshot.pins = [Pin(held.pool.pool_id, key) for held in self.by_id.values() for key in held.pins]
+        snapshot.spares = [Spares(held.pool.pool_id, held.spares) for held in self.by_id.values() if held.spares]
 
     def restore(self, snapshot: Snapshot) -> None:
         """Read this part of the map from a snapshot. KeyError, AssertionError: the snapshot contradicts itself."""
@@ -249,6 +276,19 @@ class PoolTable:
             self.launched[launch.launch_id] = held
         for pin in snapshot.pins:
             self.by_id[pin.pool_id].pins[pin.key] = None
+        for spares in snapshot.spares:
+            self.by_id[spares.pool_id].spares = spares.count
+
+
+def check_count(entries: Sized) -> None:
+    """406 for a command about too many."""
+    if len(entries) > ENTRIES_MAX:
+        raise PreconditionFailed(f"a command about a pool has at most {ENTRIES_MAX} entries")
+
+
+def pool_text(vhost: str, name: str) -> str:
+    """A pool in error texts."""
+    return f"pool '{name[:255]}' in vhost '{vhost}'"
 
 
 def closed(pool: Pool) -> str:

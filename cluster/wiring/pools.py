@@ -1,9 +1,8 @@
-"""Worker pools: their exchanges, queues, groups and launches, with the commands about them.
+"""Worker pools: their exchanges, queues and groups, with the commands about them (launches: pool_launches.py).
 
     pool     declared --DeletePool--> deleting --last EndPoolQueue--> ended
     group    absent --RequireGroups, DirectGroup--> active <--RequireGroups, BindGroup-- unbound --DropGroup--> absent
                                        active ---------UnbindGroup--------> unbound
-    launch   ordered --RetireWorkers--> retired --RevokeWorkers--> revoked --WorkersGone--> ended
 
 A pool is one thing with its exchanges, queues and bindings: no other command touches them (pool_table.py). A group is
 one thing with its queue, and with the binding by its raw key while it is active.
@@ -13,12 +12,12 @@ those about an idle group carry the epoch of its queue, and its generation: whoe
 void. And a group that was required is `moving` until the controller has settled it: what is on its way there finds it.
 
 Invariants: (1) a group's queue exists, and is bound exactly while the group is active; (2) the queues of a pool exist
-until it is deleted, then end in the order groups, orphans, dead; (3) a launch stays until it is reported gone.
+until it is deleted, then end in the order groups, orphans, dead.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal
 
 from msgspec.structs import replace
@@ -47,12 +46,11 @@ from .changes import (
 from .delays import delay_queue
 from .entities import Binding, Queue, in_part
 from .exchange_rules import DELAYED, DELAYED_TYPE
-from .levels import STARTED_WORKERS, Levels
-from .members import Members
 from .passing import LogClock
-from .pool_entities import Group, Launch, Pool, PoolSettings
+from .pool_entities import Group, Pool, PoolSettings
 from .pool_names import PoolNames, encoded
-from .pool_table import PoolHeld, PoolQueue, PoolTable
+from .pool_rules import SPARES
+from .pool_table import PoolHeld, PoolQueue, PoolTable, check_count, pool_text
 from .queue_index import QueueIndex
 from .replicas import Replicas
 from .topology import Topology
@@ -60,23 +58,15 @@ from .vhosts import Vhosts
 
 POOLS_MAX: Final = 100
 """Of a vhost."""
-LAUNCHES_MAX: Final = 5000
-"""Of a pool."""
-ENTRIES_MAX: Final = 100
-"""Of one command."""
 
 
 class Pools:
     """The part of the map that has pools."""
 
-    __slots__ = ("_clock", "_index", "_levels", "_members", "_replicas", "_vhosts", "table")
+    __slots__ = ("_clock", "_index", "_replicas", "_vhosts", "table")
 
-    def __init__(
-        self, clock: LogClock, vhosts: Vhosts, index: QueueIndex, replicas: Replicas, members: Members, levels: Levels
-    ) -> None:
+    def __init__(self, clock: LogClock, vhosts: Vhosts, index: QueueIndex, replicas: Replicas) -> None:
         """None."""
-        self._members = members
-        self._levels = levels
         self._clock = clock
         self._vhosts = vhosts
         self._index = index
@@ -90,9 +80,10 @@ class Pools:
         topology = self._vhosts.require(command.vhost)
         rules.check_name(command.name)
         rules.check_settings(command.settings)
+        rules.check_spares(command.spares, command.settings)
         known = self.table.held(command.vhost, command.name)
         if known is not None:
-            return self._same(known.pool, command)
+            return self._same(known, command)
         names = PoolNames(command.name)
         self._check_free(topology, names)
         if len(self.table.all(command.vhost)) >= POOLS_MAX:
@@ -106,11 +97,14 @@ class Pools:
             orphans=ids[names.orphans], dead=ids[names.dead], activity=ids[names.activity], poison=ids[names.poison],
             delayed=ids[_delay_queue(names)],
         )  # fmt: skip
-        self.table.put_pool(PoolHeld(pool))
+        held = PoolHeld(pool)
+        held.spares = command.spares
+        self.table.put_pool(held)
         changes.append(PoolChanged(pool))
         return pool
 
-    def _same(self, known: Pool, command: c.DeclarePool) -> Pool:
+    def _same(self, held: PoolHeld, command: c.DeclarePool) -> Pool:
+        known = held.pool
         where = pool_text(known.vhost, known.name)
         if known.deleting:
             raise PreconditionFailed(f"{where} is being deleted: wait until it is gone")
@@ -118,8 +112,11 @@ class Pools:
             raise PreconditionFailed(
                 f"{where} has template '{known.template}', and not '{command.template}': delete it first"
             )
-        for name in PoolSettings.__struct_fields__:
-            is_, asked = getattr(known.settings, name), getattr(command.settings, name)
+        settings = [
+            (name, getattr(known.settings, name), getattr(command.settings, name))
+            for name in PoolSettings.__struct_fields__
+        ]
+        for name, is_, asked in (*settings, (SPARES, held.spares, command.spares)):
             if is_ != asked:
                 raise PreconditionFailed(f"{where} has {name} {is_!r}, and not {asked!r}: change it with set")
         return known
@@ -190,10 +187,16 @@ class Pools:
     def set(self, command: c.SetPool, changes: list[Change]) -> Pool:
         """Fold SetPool."""
         held = self._require(command.vhost, command.name)
-        settings = in_part(held.pool.settings, command.settings, command.only)
+        only = tuple(name for name in command.only if name != SPARES)
+        settings = held.pool.settings
+        if only or not command.only:
+            settings = in_part(settings, command.settings, only)
+        spares = command.spares if SPARES in command.only else held.spares
         rules.check_settings(settings)
-        if settings == held.pool.settings:
+        rules.check_spares(spares, settings)
+        if settings == held.pool.settings and spares == held.spares:
             return held.pool
+        held.spares = spares
         topology = self._vhosts.require(command.vhost)
         before = held.pool.settings
         held.pool = replace(held.pool, settings=settings)
@@ -302,8 +305,8 @@ class Pools:
 
     def require(self, command: c.RequireGroups, changes: list[Change]) -> tuple[str, ...]:
         """Fold RequireGroups."""
-        held = self._controlled(command)
-        _check_count(command.keys)
+        held = self.table.controlled(command)
+        check_count(command.keys)
         for key in command.keys:
             _check_key(key)
         topology, refused = self._vhosts.require(held.pool.vhost), []
@@ -399,8 +402,8 @@ class Pools:
 
     def settle(self, command: c.SettleGroups, changes: list[Change]) -> None:
         """Fold SettleGroups."""
-        held = self._controlled(command, deleting=True)
-        _check_count(command.keys)
+        held = self.table.controlled(command, deleting=True)
+        check_count(command.keys)
         for nth, key in enumerate(command.keys):
             group = held.groups.get(key)
             if group is not None and command.generations[nth : nth + 1] in ((), (group.generation,)):
@@ -460,85 +463,6 @@ class Pools:
         self._vhosts.require(queue.vhost).unbind(binding, changes)
         self.table.put_group(held, replace(group, state="unbound"), changes)
 
-    # ---- launches ----
-
-    def launch_workers(self, command: c.LaunchWorkers, changes: list[Change]) -> tuple[Launch, ...]:
-        """Fold LaunchWorkers."""
-        held = self._controlled(command)
-        _check_count(command.workers)
-        if held.pool.paused or held.pool.deleting:
-            raise PreconditionFailed(f"{pool_text(held.pool.vhost, held.pool.name)} is paused: no worker begins")
-        if len(held.launches) + len(command.workers) > LAUNCHES_MAX:
-            raise LimitReached(
-                f"{pool_text(held.pool.vhost, held.pool.name)} has {len(held.launches)} workers: {LAUNCHES_MAX} are "
-                "allowed"
-            )
-        made = []
-        for nth, (key, place, version) in enumerate(command.workers):
-            group = held.groups.get(key)
-            if group is None:
-                continue
-            launch = Launch(f"w{self._clock.applied}-{nth}", held.pool.pool_id, key, place, version, group.generation)
-            self.table.put_launch(held, launch, changes)
-            made.append(launch)
-        return tuple(made)
-
-    def revoke_workers(self, command: c.RevokeWorkers, changes: list[Change]) -> tuple[str, ...]:
-        """Fold RevokeWorkers."""
-        held = self._controlled(command)
-        _check_count(command.launches)
-        revoked = []
-        for launch_id in command.launches:
-            launch = held.launches.get(launch_id)
-            if launch is not None and not launch.revoked:
-                self.table.put_launch(held, replace(launch, revoked=command.why or "revoked"), changes)
-                revoked.append(launch_id)
-        return tuple(revoked)
-
-    def retire_workers(self, command: c.RetireWorkers, changes: list[Change]) -> tuple[str, ...]:
-        """Fold RetireWorkers."""
-        held = self._controlled(command, deleting=True)
-        _check_count(command.launches)
-        retired = []
-        for launch_id in command.launches:
-            launch = held.launches.get(launch_id)
-            if launch is not None and not launch.retired and not launch.revoked:
-                self.table.put_launch(held, replace(launch, retired=command.why or "retired"), changes)
-                retired.append(launch_id)
-        return tuple(retired)
-
-    def workers_gone(self, command: c.WorkersGone, changes: list[Change]) -> tuple[Launch, ...]:
-        """Fold WorkersGone."""
-        _check_count(command.ended)
-        ended = []
-        for report in command.ended:
-            held = self.table.launched.get(report.launch_id)
-            if held is not None and self._may_report(command, held.launches[report.launch_id]):
-                launch = held.launches[report.launch_id]
-                self._end_launch(held, launch, LaunchEnded(launch, report.exit_status, report.peak_bytes), changes)
-                ended.append(launch)
-        return tuple(ended)
-
-    def _may_report(self, command: c.WorkersGone, launch: Launch) -> bool:
-        """From feature level 6 on: its place alone, and the present process there."""
-        if self._levels.level < STARTED_WORKERS or not self._members:
-            return True
-        member = self._members.get(command.node)
-        return member is not None and member.incarnation == command.incarnation and launch.place == command.node
-
-    def end_of_place(self, place: str, changes: list[Change]) -> None:
-        """A member is forgotten: nobody is left who could report its launches (from feature level 6 on)."""
-        if self._levels.level < STARTED_WORKERS:
-            return
-        for held in self.table.by_id.values():
-            for launch in [launch for launch in held.launches.values() if launch.place == place]:
-                self._end_launch(held, launch, LaunchEnded(launch), changes)
-
-    def _end_launch(self, held: PoolHeld, launch: Launch, change: LaunchEnded, changes: list[Change]) -> None:
-        del held.launches[launch.launch_id], self.table.launched[launch.launch_id]
-        held.forget(launch)
-        changes.append(change)
-
     # ---- who may ----
 
     def _require(self, vhost: str, name: str) -> PoolHeld:
@@ -547,27 +471,6 @@ class Pools:
         if held is None or held.pool.deleting:
             raise NotFound(f"no {pool_text(vhost, name)}")
         return held
-
-    def _controlled(
-        self,
-        command: c.RequireGroups | c.SettleGroups | c.LaunchWorkers | c.RetireWorkers | c.RevokeWorkers,
-        deleting: bool = False,
-    ) -> PoolHeld:
-        held = self.table.by_id.get(command.pool_id)
-        orphans = None if held is None else self._index.by_id.get(held.pool.orphans)
-        if held is None or orphans is None or held.pool.deleting > deleting:
-            raise NotFound(f"pool {command.pool_id} is gone")
-        if orphans.epoch != command.epoch:
-            raise PreconditionFailed(
-                f"{pool_text(held.pool.vhost, held.pool.name)} has a controller of epoch {orphans.epoch}: one of "
-                f"{command.epoch} orders nothing"
-            )
-        return held
-
-
-def pool_text(vhost: str, name: str) -> str:
-    """A pool in error texts."""
-    return f"pool '{name[:255]}' in vhost '{vhost}'"
 
 
 def _bind(
@@ -578,11 +481,6 @@ def _bind(
     binding = Binding(topology.vhost.name, source, destination, kind, key, {})
     topology.adopt_binding(binding)
     changes.append(Bound(binding))
-
-
-def _check_count(entries: Iterable[object]) -> None:
-    if len(tuple(entries)) > ENTRIES_MAX:
-        raise PreconditionFailed(f"a command about a pool has at most {ENTRIES_MAX} entries")
 
 
 def _check_key(key: str) -> None:

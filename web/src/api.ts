@@ -384,7 +384,8 @@ export interface PoolGroup {
 
 export interface PoolWorker {
   id: string;
-  key: string;
+  /** null: a spare, which has none yet. */
+  key: string | null;
   place: string;
   version: string;
   revoked: string;

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
+
+from msgspec.structs import replace
 
 from clusterbroker.broker.foreman.reconcile import Seen, State
 from clusterbroker.broker.foreman.spec import WorkerSpec
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
     from .world import World
 
 POOL: Final = "core"
+REPLY_TO: Final = "amq.rabbitmq.reply-to"
 ANSWERS: Final = "answers"
 
 
@@ -212,10 +216,24 @@ class Process(Agent):
 
     def first(self) -> list[Any]:
         self._tag = 0
+        if self.spec.spare:
+            return [m.BasicConsume(queue=REPLY_TO, consumer_tag="key", no_ack=True)]
         return [
             m.ConfirmSelect(), m.BasicQos(prefetch_count=self.spec.prefetch),
             m.BasicConsume(queue=self.spec.queue, consumer_tag="c"),
         ]  # fmt: skip
+
+    def _heard_as_spare(self, said: Any) -> None:
+        """It asks for its key, and begins with it."""
+        assert self.socket is not None, "it hears over its connection"
+        if isinstance(said, m.BasicConsumeOk):
+            self.socket.raw(self.socket.content("amq.worker", "key", b"{}", reply_to=REPLY_TO))
+        elif isinstance(said, Content):
+            told = json.loads(said.body)
+            self.world.counts["spares"] += 1
+            self.spec = replace(self.spec, key=told["key"], queue=told["queue"], spare=False)
+            for method in self.first():
+                self.socket.raw_method(1, method)
 
     def poll(self) -> None:
         if not self.alive:
@@ -234,7 +252,9 @@ class Process(Agent):
 
     def heard(self, channel: int, said: Any) -> None:
         world = self.world
-        if isinstance(said, m.BasicConsumeOk):
+        if self.spec.spare:
+            self._heard_as_spare(said)
+        elif isinstance(said, m.BasicConsumeOk):
             if not self.ready:
                 self.ready = True
                 self.driver.changed()

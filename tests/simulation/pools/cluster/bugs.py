@@ -17,6 +17,7 @@ from clusterbroker.broker.foreman.reconcile import Books, Seen, View
 from clusterbroker.broker.node import dead_letters as dead_letters_module
 from clusterbroker.broker.node import pools as pools_module
 from clusterbroker.broker.node.dead_letters import DeadLetters
+from clusterbroker.broker.node.pool_desk import PoolDesk
 from clusterbroker.broker.pools import policy as policy_module
 from clusterbroker.broker.pools.fleet import Fleet
 from clusterbroker.broker.pools.group_queue import GroupQueue
@@ -26,6 +27,8 @@ from clusterbroker.broker.queues.producers import dead_letter_producer
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.cluster.wiring.changes import Bound
+from clusterbroker.cluster.wiring.pool_entities import NO_KEY
+from clusterbroker.cluster.wiring.pool_table import PoolTable
 from clusterbroker.cluster.wiring.pools import Pools
 
 Bug = Callable[[pytest.MonkeyPatch], None]
@@ -42,16 +45,16 @@ def revoke_without_the_epochs_guard(patch: pytest.MonkeyPatch) -> None:
 
 
 def _unguarded(patch: pytest.MonkeyPatch, kind: type[Any]) -> None:
-    controlled = Pools._controlled
+    controlled = PoolTable.controlled
 
-    def unguarded(self: Pools, command: Any, deleting: bool = False) -> Any:
-        held = self.table.by_id.get(command.pool_id)
+    def unguarded(self: PoolTable, command: Any, deleting: bool = False) -> Any:
+        held = self.by_id.get(command.pool_id)
         orphans = None if held is None else self._index.by_id.get(held.pool.orphans)
         if isinstance(command, kind) and orphans is not None:
             command = replace(command, epoch=orphans.epoch)
         return controlled(self, command, deleting)
 
-    patch.setattr(Pools, "_controlled", unguarded)
+    patch.setattr(PoolTable, "controlled", unguarded)
 
 
 def unknown_list_taken_for_empty(patch: pytest.MonkeyPatch) -> None:
@@ -169,9 +172,9 @@ def credential_valid_after_revoke(patch: pytest.MonkeyPatch) -> None:
     """A revoked worker goes on as long as the map has its launch."""
 
     def gone(self: WorkerRights) -> str:
-        return "" if self._map.pools.launch(self._launch_id) is not None else "over"
+        return "" if self._map.pools.launch(self.launch_id) is not None else "over"
 
-    patch.setattr(WorkerRights, "_launch", property(lambda self: self._map.pools.launch(self._launch_id)))
+    patch.setattr(WorkerRights, "_launch", property(lambda self: self._map.pools.launch(self.launch_id)))
     patch.setattr(WorkerRights, "gone", property(gone))
 
 
@@ -179,6 +182,28 @@ def foreman_acts_without_lease(patch: pytest.MonkeyPatch) -> None:
     """What the node told last is taken for what is."""
     view = Foreman.view
     patch.setattr(Foreman, "view", lambda self, hand: View(view(self, hand).launches, True, None))
+
+
+def spares_of_any_key(patch: pytest.MonkeyPatch) -> None:
+    """A spare that asks is told of a key, whether it was given one or not, and may read what it wants."""
+    await_key = PoolDesk.await_key
+
+    def told(self: PoolDesk, launch_id: str, tell: Any) -> None:
+        launch = self._node.map.pools.launch(launch_id)
+        groups = () if launch is None else self._node.map.pools.groups(launch.pool_id)
+        if launch is not None and launch.spare and groups:
+            tell(replace(launch, key=groups[0].key))
+        else:
+            await_key(self, launch_id, tell)
+
+    patch.setattr(PoolDesk, "await_key", told)
+    patch.setattr(WorkerRights, "allowed", lambda *_: True)
+
+
+def spares_that_are_not_counted(patch: pytest.MonkeyPatch) -> None:
+    """What is not answered by the log yet is not counted: spares are started over and over."""
+    coming = Fleet._coming
+    patch.setattr(Fleet, "_coming", lambda self, key, now_s: () if key == NO_KEY else coming(self, key, now_s))
 
 
 def suspects_handed_out_together(patch: pytest.MonkeyPatch) -> None:
@@ -202,6 +227,8 @@ FOUND_IN: Final[dict[Bug, tuple[str, int]]] = {
     credential_valid_after_revoke: ("operators", 0),
     foreman_acts_without_lease: ("places", 24),
     suspects_handed_out_together: ("company", 0),
+    spares_of_any_key: ("spares", 0),
+    spares_that_are_not_counted: ("spares", 1),
 }
 """Scenario, and the seed to begin with. With the seven of `tests/simulation/pools/bugs.py` these are all of the design
-page's."""
+page's, and two of spares."""

@@ -15,6 +15,7 @@ from clusterbroker.cluster.ids import NodeId
 from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.cluster.wiring.changes import LaunchChanged
 from clusterbroker.cluster.wiring.map import Applied
+from clusterbroker.cluster.wiring.pool_entities import NO_KEY
 from tests.simulation.pools.checkers import STARTS_MAX, require
 
 if TYPE_CHECKING:
@@ -79,12 +80,14 @@ class Checkers:
     def before(self, command: c.AnyCommand) -> None:
         """The log is about to have it: what its map says before it counts."""
         truth = self._world.nodes.truth
-        if isinstance(command, c.LaunchWorkers | c.RevokeWorkers | c.RetireWorkers):
+        if isinstance(command, c.OfController):
             pool = truth.pools.get(command.pool_id)
             orphans = None if pool is None else truth.queue_by_id(pool.orphans)
             self._guarded = orphans is not None and orphans.epoch == command.epoch
         if isinstance(command, c.LaunchWorkers):
             self._active = {key: len(self._launches(key)) for key, _, _ in command.workers}
+        if isinstance(command, c.AssignWorkers):
+            self._active = {key: len(self._launches(key)) for _, key in command.workers}
         if isinstance(command, c.DropGroup):
             self._left = self._held_by_owner(command)
 
@@ -104,6 +107,10 @@ class Checkers:
         if isinstance(command, c.LaunchWorkers):
             require(self._guarded, f"I3: a controller of epoch {command.epoch} launches, and is none any more")
             self._check_launches(applied.result)
+        elif isinstance(command, c.AssignWorkers):
+            require(self._guarded, f"I3: a controller of epoch {command.epoch} assigns, and is none any more")
+            found = (self._world.nodes.truth.pools.launch(launch_id) for launch_id in applied.result)
+            self._check_launches(tuple(launch for launch in found if launch is not None))
         elif isinstance(command, c.RetireWorkers):
             self._check_retired(applied.result, command)
         elif isinstance(command, c.RevokeWorkers):
@@ -136,6 +143,9 @@ class Checkers:
         for launch in launches:
             key = launch.key
             active = len(self._launches(key))
+            if launch.spare:
+                self._check_spares(active)
+                continue
             need = max((need for at_ms, need in self._needs[key] if at_ms >= self._now_ms - NEED_MS), default=1)
             if world.nodes.given_up or active == 1:
                 self._extra_ms[key] = self._now_ms if world.nodes.given_up else 0
@@ -153,6 +163,14 @@ class Checkers:
             memory = world.sites[place].driver.memory_bytes
             each = world.templates["core"].memory_bytes
             require(promised * each <= memory, f"I9: {place} has {memory} bytes, and {promised} workers of {each}")
+
+    def _check_spares(self, active: int) -> None:
+        """I3 of spares: launches without a key are at most as many as the pool has wanted lately."""
+        world = self._world
+        if world.nodes.given_up:
+            self._extra_ms[NO_KEY] = self._now_ms
+        extra = self._now_ms - self._extra_ms.get(NO_KEY, -NEED_MS) < NEED_MS
+        require(active <= world.spares + 2 * extra, f"I3: {active} spares, and the pool wants {world.spares}")
 
     def _check_pace(self, key: str) -> None:
         epoch = self._epochs[self._world.pool.orphans][0]
@@ -257,6 +275,9 @@ class Checkers:
         """I2: no request reaches another key's worker. I5: nothing is handed to a revoked worker. I1: nothing is handed
         out after its time. And rule 35."""
         require(request.key == process.spec.key, f"I2: a request of {request.key!r} comes to {process.spec.key!r}")
+        launch = self._world.nodes.truth.pools.launch(process.spec.worker_id)
+        given = request.key if launch is None else launch.key
+        require(request.key == given, f"I2: {process.spec.worker_id} serves {request.key!r}, and was given {given!r}")
         self._fenced(process, "gets a request")
         late_ms = self._now_ms - request.deadline_ms
         require(late_ms < DEADLINE_SLACK_MS, f"I1: request {request.number} is handed out {late_ms} ms after its time")
@@ -383,13 +404,18 @@ class Checkers:
     # -- at the end
 
     def rest(self) -> None:
-        """I11: with no load everything is gone after the delays, and nothing ticks."""
+        """I11: with no load everything is gone after the delays but the spares, and nothing ticks."""
         world, pools = self._world, self._world.nodes.truth.pools
         groups = {group.key: group for group in pools.groups(world.pool.pool_id)}
         require(not groups, f"I11: without load these groups stay: {groups}")
-        launches = pools.launches(world.pool.pool_id)
-        require(not launches, f"I11: without load these launches stay: {launches}")
-        running = [each.spec.worker_id for each in world.processes if each.alive]
+        launches = {one.launch_id: one for one in pools.launches(world.pool.pool_id)}
+        spares = [one for one in launches.values() if one.spare]
+        require(len(spares) == len(launches), f"I11: without load these launches stay: {launches}")
+        wanted = pools.spares(world.pool.pool_id)
+        require(len(spares) == wanted, f"I11: without load {wanted} spares are wanted: {spares}")
+        running = [
+            each.spec.worker_id for each in world.processes if each.alive and each.spec.worker_id not in launches
+        ]
         require(not running, f"I11: without load these processes run: {running}")
         for site in world.nodes.running:
             require(site.node.at_rest, f"I11: {site.name} has something to do")

@@ -188,6 +188,13 @@ def operators(world: World, rng: random.Random) -> None:
     _again(world, rng, (1_000, 4_000), word)
 
 
+def spares(world: World, rng: random.Random) -> None:
+    """The pool keeps spares, more or fewer from time to time, while something else goes wrong."""
+    world.want_spares(rng.choice((1, 2, 3)))
+    _again(world, rng, (6_000, 15_000), lambda: world.want_spares(rng.randrange(4)))
+    rng.choice((controllers, owners, drivers, idle, operators))(world, rng)
+
+
 def everything(world: World, rng: random.Random) -> None:
     for faults in rng.sample((controllers, owners, drivers, idle, pauses, poison, operators), 3):
         faults(world, rng)
@@ -195,7 +202,20 @@ def everything(world: World, rng: random.Random) -> None:
 
 SCENARIOS: Final[dict[str, Faults]] = {
     faults.__name__: faults
-    for faults in (controllers, owners, places, drivers, hangs, idle, pauses, poison, company, operators, everything)
+    for faults in (
+        controllers,
+        owners,
+        places,
+        drivers,
+        hangs,
+        idle,
+        pauses,
+        poison,
+        company,
+        operators,
+        spares,
+        everything,
+    )
 }
 
 
@@ -221,7 +241,7 @@ def _when(world: World, moment: Callable[[], bool], action: Callable[[], None], 
 
 
 def _settings(rng: random.Random, scenario: str) -> PoolSettings:
-    quick = scenario in ("idle", "controllers", "pauses", "everything")
+    quick = scenario in ("idle", "controllers", "pauses", "spares", "everything")
     return PoolSettings(
         request_ttl_ms=20_000,
         process_timeout_ms=30_000,
@@ -297,6 +317,7 @@ def _rest(world: World) -> None:
         world.forget_ended()
         pool_id = world.pool.pool_id
         late = any(each.published_ms + each.ttl_ms > world.now_ms for each in world.requests[-50:])
-        if not pools.groups(pool_id) and not pools.launches(pool_id) and not late and not world.processes:
+        left = [launch for launch in pools.launches(pool_id) if not launch.spare]
+        if not pools.groups(pool_id) and not left and not late and len(world.processes) == pools.spares(pool_id):
             break
     world.run(REST_MS)

@@ -55,6 +55,8 @@ class World:
         self.settings = settings
         self.ttl_ms = settings.request_ttl_ms
         self.over = False
+        self.spares = 0
+        """Most that were ever wanted."""
         self.calm = False
         """Nothing fails any more."""
         self.start_ms = (200, 1500)
@@ -95,6 +97,12 @@ class World:
     def pool(self) -> Pool:
         (pool,) = self.nodes.truth.pools.all()
         return pool
+
+    def want_spares(self, count: int) -> None:
+        """So many from now on."""
+        self.spares = max(self.spares, count)
+        only = ("spares",)
+        self.nodes.order(c.SetPool(vhost="/", name=POOL, settings=self.pool.settings, only=only, spares=count))
 
     def owner(self, queue: str) -> str | None:
         """The node that owns it, as the log has it."""

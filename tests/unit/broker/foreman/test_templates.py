@@ -137,7 +137,9 @@ def test_rule_38_the_variables() -> None:
     ]  # fmt: skip
     assert list(secrets(spec())) == ["WORKER_AMQP_URI", "WORKER_AMQP_URIS"]
     assert "WORKER_SPARE" not in told(spec())
-    assert told(spec(spare=True))["WORKER_SPARE"] == "1"
+    spare = told(spec(spare=True))
+    assert spare["WORKER_SPARE"] == "1"
+    assert not {"WORKER_KEY", "WORKER_REQUESTS_QUEUE"} & spare.keys()
     read = template("core", {**RUN, "env_pass": ["HOME"], "environment": {"A": "1"}})
     assert read.variables({"HOME": "/h", "TOKEN": "secret"}) == {"HOME": "/h", "A": "1"}
 

@@ -46,7 +46,7 @@ LATER = {
     c.SuspendLink, c.ExpireLink, c.ForgetLink, c.HoldContainer, c.ReleaseContainer, c.DeclarePool, c.SetPool,
     c.PausePool, c.DirectGroup, c.DeletePool,
     c.RequireGroups, c.UnbindGroup, c.BindGroup, c.DropGroup, c.SettleGroups, c.EndPoolQueue, c.LaunchWorkers,
-    c.RetireWorkers, c.RevokeWorkers, c.WorkersGone,
+    c.RetireWorkers, c.RevokeWorkers, c.WorkersGone, c.AssignWorkers,
 }  # fmt: skip
 """Commands that there are since the recording. A new one needs a feature level (levels.py)."""
 
