@@ -457,6 +457,8 @@ class ExchangeRow(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_onl
     confirm: Total = 0
     return_unroutable: Total = 0
     drop_unroutable: Total = 0
+    drop_repeated: Total = 0
+    """What one of type `x-message-deduplication` knew."""
 
     @property
     def key(self) -> Key:

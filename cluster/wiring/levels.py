@@ -56,6 +56,7 @@ ASKED_HOLDERS: Final = 6
 NUMBERED_RUNS: Final = 6
 ASKED_COMMITS: Final = 6
 DEDUPLICATING: Final = 6
+DEDUPLICATING_EXCHANGES: Final = 7
 MEMBERS_MAX: Final = 253
 """From LINK_RECOVERY on: a message's holder is one byte, of which two values are no member's."""
 LEVELS: Final = (
@@ -99,6 +100,11 @@ LEVELS: Final = (
         "or nothing",
         (c.RetireWorkers, c.DeclareHistoryExchange, c.DirectGroup),
         settings=(DEDUPLICATION,),
+    ),
+    Level(
+        DEDUPLICATING_EXCHANGES,
+        "exchanges that deduplicate (x-message-deduplication)",
+        (c.DeclareDeduplicatingExchange,),
     ),
 )
 LEVEL: Final = LEVELS[-1].number
