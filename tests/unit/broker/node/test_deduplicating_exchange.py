@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from clusterbroker.broker.queues import passing
 from clusterbroker.broker.queues.comparing import ComparingQueue
 from clusterbroker.broker.queues.passing import READ_MAX
 from clusterbroker.broker.wire.amqp091 import methods as m
@@ -203,6 +204,24 @@ def test_a_backlog_is_judged_after_a_restart() -> None:
     assert taken(client) == [*(b"%d" % first for first in range(0, end, 100)), b"new"]
 
 
+@pytest.mark.parametrize("commits", range(1, 5))
+def test_an_entry_behind_a_repeat_that_was_not_judged_yet_counts(monkeypatch: pytest.MonkeyPatch, commits: int) -> None:
+    """The first one has passed and its value is known, behind the second one, when the node dies."""
+    monkeypatch.setattr(passing, "HELD_MAX", 1)
+    monkeypatch.setattr(passing, "READ_MAX", 1)
+    world = World()
+    client = world.client()
+    wire(client)
+    world.disk_waits = True
+    client.publish("x", "k", b"1", b"2", headers={HEADER: "a"})
+    for _ in range(commits):
+        if world.group is not None:
+            world.commit()
+    world.crash()
+    world.disk_waits = False
+    assert taken(world.client()) == [b"1"]
+
+
 def test_exchanges_behind_it_route_by_the_message() -> None:
     world = World()
     client = world.client()
@@ -226,9 +245,14 @@ def test_a_circle_of_two_ends_though_they_forget_at_once() -> None:
         client.ask(m.QueueBind(0, f"q{name}", name, ""))
     client.ask(m.ExchangeBind(0, "y", "x", ""))
     client.ask(m.ExchangeBind(0, "x", "y", ""))
+    world.disk_waits = True
     publish(client, b"1", "a", BCC=["b"], **{TTL: 1})
-    for _ in range(5):
+    for _ in range(20):  # values are forgotten while the message is on its way
+        if world.group is not None:
+            world.commit()
         world.wait(10)
+    world.disk_waits = False
+    world.turn()
     found = [one for name in "xy" for one in client.consume(f"q{name}", name, no_ack=True) if hasattr(one, "body")]
     assert [(one.body, one.properties.headers) for one in found] == [(b"1", {HEADER: "a", TTL: 1})] * 2
 
