@@ -248,3 +248,5 @@ class DeduplicatingQueue(Queue):
             other = 0
         if not (other and self._is_here(other)):
             self._known[value] = seq
+        elif self._is_here(seq) and self.ring.set_aside(seq):
+            self.ring.settle(seq)  # likewise, of an owner that ended before it knew this
