@@ -37,6 +37,7 @@ EXCHANGES = Table(
         Column("out", "message_stats.publish_out_details.rate", rate),
         Column("policy"),
         Column("delayed", "messages_delayed", number, wide=True),
+        Column("cached", "cached_values", number, wide=True),
         Column("auto_delete", wide=True),
         Column("internal", wide=True),
         Column("arguments", show=pairs, wide=True),

@@ -15,9 +15,10 @@ from typing import Any, Final
 from urllib.parse import quote_plus, unquote
 
 from clusterbroker.cluster.wiring.arguments import digest
+from clusterbroker.cluster.wiring.deduplication import cache_queue
 from clusterbroker.cluster.wiring.delays import delay_queue
 from clusterbroker.cluster.wiring.entities import Binding, DestinationKind, Exchange
-from clusterbroker.cluster.wiring.exchange_rules import DELAYED
+from clusterbroker.cluster.wiring.exchange_rules import DEDUPLICATING, DELAYED
 
 from .connections import publishers
 from .errors import object_not_found
@@ -29,6 +30,13 @@ from .statistics import EXCHANGE_FIELDS
 DEFAULT_NAME: Final = "amq.default"
 _SERVERS_OWN: Final = "rmq-internal"
 _PUBLISH: Final[dict[str, Get]] = {"publish": lambda row: row.publish}
+
+
+_COUNTED: Final = (
+    (DELAYED, delay_queue, "messages_delayed"),
+    (DEDUPLICATING, cache_queue, "cached_values"),
+)
+"""What is ready in the queue of an exchange of a type, under this name."""
 
 
 def _default_exchange(vhost: str) -> Exchange:
@@ -89,10 +97,11 @@ def document(reading: Reading, exchange: Exchange) -> Document:
         policy = reading.map.exchange_settings(exchange).policy
         if policy is not None:
             answer["policy"] = policy
-    if exchange.type == DELAYED:
-        queue = reading.map.queue(exchange.vhost, delay_queue(exchange.name))
-        track = None if queue is None else reading.replica.queue_track(queue)
-        answer["messages_delayed"] = 0 if track is None else track.row.ready
+    for kind, name_of, field in _COUNTED:
+        if exchange.type == kind:
+            queue = reading.map.queue(exchange.vhost, name_of(exchange.name))
+            track = None if queue is None else reading.replica.queue_track(queue)
+            answer[field] = 0 if track is None else track.row.ready
     told = reading.replica.exchanges.get((exchange.vhost, exchange.name))
     if told:
         answer["message_stats"] = reading.counted("msg_rates", tuple(told.values()), EXCHANGE_FIELDS)

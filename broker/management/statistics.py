@@ -183,6 +183,8 @@ EXCHANGE: Final = (
     Of("exchange_messages_confirmed_total", "Confirmed of them", "confirm", "confirm"),
     Of("exchange_messages_unroutable_total", "Without a queue: returned or dropped",
        lambda r: r.return_unroutable + r.drop_unroutable),
+    Of("exchange_messages_repeated_total", "Dropped, for the exchange knew their values", "drop_repeated",
+       "drop_repeated"),
 )  # fmt: skip
 EXCHANGE_SHOWN: Final = (
     _shown("drop_unroutable", "drop_unroutable"),

@@ -407,15 +407,16 @@ class Node:
 
         self.propose(command, done)
 
+    def repeated(self, queue: LocalQueue) -> None:
+        self.vhosts[queue.entity.vhost].counts(queue.entity.compares).drop_repeated += 1
+
     def dead_letter(self, queue: LocalQueue, message: Message, reason: Reason) -> None:
-        """Publishes the message to the queue's dead-letter exchange."""
         self._undivided = True
         self._dead_letters.publish(queue, message, reason)
 
     def dead_letter_once(
         self, queue: LocalQueue, message: Message, reason: Reason, number: int, ticket: Ticket
     ) -> bool:
-        """A dead letter of a replicated queue, which each target takes once. False: there is no target."""
         return self._dead_letters.publish_once(queue, message, reason, number, ticket)
 
     # -- the turn ---------------------------------------------------------------------------------------------

@@ -62,6 +62,7 @@ class ExchangeCounts:
     confirm: int = 0
     return_unroutable: int = 0
     drop_unroutable: int = 0
+    drop_repeated: int = 0
 
 
 @dataclass(slots=True, eq=False)

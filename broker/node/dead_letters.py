@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from clusterbroker.broker.content.message import died
 from clusterbroker.broker.content.properties import properties_of
 from clusterbroker.broker.node.due_messages import DueMessages
+from clusterbroker.broker.node.passed_messages import PassedMessages
 from clusterbroker.broker.queues.dead_lettering.death import Reason, dead_letter_keys, death, is_cycle
 from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.queues.local_queue import LocalQueue
@@ -36,6 +37,7 @@ class DeadLetters:
     def __init__(self, node: NodeCore) -> None:
         self._node = node
         self.due = DueMessages(node, self)
+        self._passed = PassedMessages(node)
         self.dead_lettering = False
         """A letter is on its way: asking a target whether it takes it may kill another message, which waits."""
 
@@ -61,29 +63,35 @@ class DeadLetters:
             self._node.pools.answer(queue, message, number, ticket)
             return True
         producer = dead_letter_producer(queue.entity.queue_id, queue.entity.gap_epoch)
-        found: tuple[Message, Sequence[QueueHandle]] | None
-        if reason == "moved":
-            found = self._node.pools.moved(queue, message)
+        parts: Sequence[tuple[Message, Sequence[QueueHandle]] | None]
+        if reason == "passed":
+            parts = self._passed.parts(queue, message, numbered(producer, number))
+        elif reason == "moved":
+            parts = (self._node.pools.moved(queue, message),)
         else:
-            found = self._dead_copy(queue, message, reason, numbered(producer, number))
-        if found is None:
-            return False
-        copy, targets = found
+            parts = (self._dead_copy(queue, message, reason, numbered(producer, number)),)
         before, self.dead_lettering = self.dead_lettering, True
         try:
-            for target in targets:
-                if target.rejects and isinstance(target, LocalQueue) and target.kills:
-                    if not target.log.producers.knows(producer, number) and not target.has_room(self._node.now_ms):
-                        target.kill_named(producer, number, copy, ticket)
-                        continue
-                elif target.rejects and not target.accepts(copy, self._node.now_ms):
-                    ticket.rejected = True
-                    continue
-                target.publish_numbered(producer, (number,), (copy,), ticket, self._node.now_ms)
-                self._node.unwritten_bytes += copy.size if target.ring.journaled else 0
+            for part in parts:
+                if part is None:
+                    return False
+                copy, targets = part
+                for target in targets:
+                    self._give(target, producer, number, copy, ticket)
         finally:
             self.dead_lettering = before
         return True
+
+    def _give(self, target: QueueHandle, producer: bytes, number: int, copy: Message, ticket: Ticket) -> None:
+        if target.rejects and isinstance(target, LocalQueue) and target.kills:
+            if not target.log.producers.knows(producer, number) and not target.has_room(self._node.now_ms):
+                target.kill_named(producer, number, copy, ticket)
+                return
+        elif target.rejects and not target.accepts(copy, self._node.now_ms):
+            ticket.rejected = True
+            return
+        target.publish_numbered(producer, (number,), (copy,), ticket, self._node.now_ms)
+        self._node.unwritten_bytes += copy.size if target.ring.journaled else 0
 
     def _dead_copy(
         self, queue: LocalQueue, message: Message, reason: Reason, letter: bytes | None = None

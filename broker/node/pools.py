@@ -11,7 +11,7 @@ from clusterbroker.broker.pools.credentials import WorkerKey, user_of
 from clusterbroker.broker.pools.group_queue import GroupQueue
 from clusterbroker.broker.pools.losses import poison_of
 from clusterbroker.broker.pools.orphan_queue import OrphanQueue
-from clusterbroker.broker.pools.passing_queue import PassingQueue
+from clusterbroker.broker.pools.passing_queue import PassingPoolQueue
 from clusterbroker.broker.pools.responder import answer_to
 from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.queues.local_queue import LocalQueue
@@ -132,7 +132,7 @@ class NodePools:
 
     def _tell(self, queue_id: QueueId) -> None:
         queue = self._node.queues.get(queue_id)
-        if isinstance(queue, (PassingQueue, GroupQueue)):
+        if isinstance(queue, (PassingPoolQueue, GroupQueue)):
             queue.pool_changed()
 
     # -- what leaves a pool's queues ----------------------------------------------------------------------------

@@ -9,10 +9,11 @@ from clusterbroker.broker.pools.activity_queue import ActivityQueue
 from clusterbroker.broker.pools.dead_queue import DeadQueue
 from clusterbroker.broker.pools.group_queue import GroupQueue
 from clusterbroker.broker.pools.orphan_queue import OrphanQueue
-from clusterbroker.broker.pools.passing_queue import PassingQueue
 from clusterbroker.broker.pools.ports import PoolHost
+from clusterbroker.broker.queues.comparing import ComparingQueue
 from clusterbroker.broker.queues.deduplicating import DeduplicatingQueue
 from clusterbroker.broker.queues.local_queue import LocalQueue
+from clusterbroker.broker.queues.passing import PassingQueue
 from clusterbroker.broker.queues.queue import Queue
 from clusterbroker.broker.queues.ring import Ring
 from clusterbroker.broker.streams.past import Past
@@ -79,6 +80,8 @@ def new_queue(node: FactoryNode, entity: QueueEntity, found: Ring | None = None)
     part = node.map.pools.queue(entity.queue_id)
     if part is not None:
         queue = _of_pool(node, entity, ring, part)
+    elif entity.compares:
+        queue = ComparingQueue(entity, settings, ring, node, node.now_ms)
     elif settings.message_deduplication and not entity.staging:
         queue = DeduplicatingQueue(entity, settings, ring, node, node.now_ms)
     else:

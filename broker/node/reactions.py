@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from clusterbroker.broker.node.vhost import VirtualHost
 from clusterbroker.cluster.wiring import changes
 from clusterbroker.cluster.wiring.commands import AnyCommand, Bind, Ending, Loosen
+from clusterbroker.cluster.wiring.deduplication import cache_queue
 from clusterbroker.cluster.wiring.delays import delay_queue
-from clusterbroker.cluster.wiring.exchange_rules import DELAYED, HISTORY, STAGING, routing_type
+from clusterbroker.cluster.wiring.exchange_rules import DEDUPLICATING, DELAYED, HISTORY, STAGING, routing_type
 from clusterbroker.cluster.wiring.histories import history_queue
 from clusterbroker.cluster.wiring.map import Applied
 
@@ -110,6 +111,7 @@ def exchange_declared(node: ReactingNode, change: changes.ExchangeDeclared) -> N
             node.map.exchange_settings(exchange).alternate_exchange, exchange.internal,
             delay_queue(exchange.name) if exchange.type == DELAYED else None,
             history_queue(exchange.name) if exchange.type == HISTORY else None,
+            cache_queue(exchange.name) if exchange.type == DEDUPLICATING else None,
         )  # fmt: skip
 
 

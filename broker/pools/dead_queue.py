@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections import deque
 
-from clusterbroker.broker.pools.passing_queue import AGAIN_MS, PassingQueue
+from clusterbroker.broker.pools.passing_queue import AGAIN_MS, PassingPoolQueue
 from clusterbroker.cluster.wiring.commands import EndPoolQueue
 from clusterbroker.cluster.wiring.map import Applied
 from clusterbroker.journal.record import Message
 
 
-class DeadQueue(PassingQueue):
+class DeadQueue(PassingPoolQueue):
     """See the module."""
 
     __slots__ = ("_again_ms", "_came_seqs", "_ending")

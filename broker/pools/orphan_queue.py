@@ -12,7 +12,7 @@ from typing import Final
 from clusterbroker.broker.pools.controller import Controller
 from clusterbroker.broker.pools.fleet import Fleet, Ordered
 from clusterbroker.broker.pools.messages import GroupTold, SpareTold, WorkerTold
-from clusterbroker.broker.pools.passing_queue import AGAIN_MS, PassingQueue
+from clusterbroker.broker.pools.passing_queue import AGAIN_MS, PassingPoolQueue
 from clusterbroker.broker.queues.dead_lettering.death import Reason
 from clusterbroker.broker.queues.dead_lettering.dropped import died_of
 from clusterbroker.cluster.errors import NotFound, Unavailable
@@ -38,7 +38,7 @@ STEP_MS_A_GROUP: Final = 0.25
 nine tenths of the node to messages."""
 
 
-class OrphanQueue(PassingQueue):
+class OrphanQueue(PassingPoolQueue):
     """See the module."""
 
     __slots__ = ("_again_ms", "_controller", "_ending", "_rest_ms", "_step_ms", "_stepped_ms", "fleet")

@@ -29,13 +29,13 @@ from clusterbroker.broker.queues.queue import Queue
 from clusterbroker.broker.queues.ring import Ring
 from clusterbroker.broker.queues.states import READY, UNACKED
 from clusterbroker.broker.queues.ticket import Ticket
+from clusterbroker.broker.routing.repeats import HEADER
 from clusterbroker.cluster.wiring.entities import Queue as QueueEntity
 from clusterbroker.cluster.wiring.queue_settings import QueueSettings
 from clusterbroker.journal.layout import Location
 from clusterbroker.journal.record import Message, read_records
 from clusterbroker.journal.values import canonical
 
-HEADER: Final = "x-deduplication-header"
 _NAME: Final = HEADER.encode()
 DIGEST_BYTES: Final = 16
 READ_MAX: Final = 4096
@@ -248,3 +248,5 @@ class DeduplicatingQueue(Queue):
             other = 0
         if not (other and self._is_here(other)):
             self._known[value] = seq
+        elif self._is_here(seq) and self.ring.set_aside(seq):
+            self.ring.settle(seq)  # likewise, of an owner that ended before it knew this

@@ -80,6 +80,9 @@ class NodeOfQueues(Protocol[Q_contra]):
     def dead_letter(self, queue: Q_contra, message: Message, reason: Reason) -> None:
         """Publish the message to the queue's dead-letter exchange."""
 
+    def repeated(self, queue: Q_contra) -> None:
+        """The exchange whose messages pass through the queue has dropped one that it knows."""
+
     def dead_letter_once(self, queue: Q_contra, message: Message, reason: Reason, number: int, ticket: Ticket) -> bool:
         """As `dead_letter`, to queues wherever they are: `publish_numbered` under the queue's dead-letter name and this
         number; the ticket is held by each target. False: no exchange, or no route (a cycle is a route)."""

@@ -16,6 +16,7 @@ answers.
     x-local-random     always; the router chooses one of those at this node
     x-modulus-hash     always; one is chosen by the keys                          key
     x-recent-history   always; the router adds the exchange's own queue           header x-recent-history-no-store
+    x-message-deduplication  as fanout; the router gives it the exchange's queue  header x-deduplication-header
 
 *Validity.* What a client may declare is checked by the cluster map (cluster/wiring/exchange_rules.py); `bind` trusts
 its caller.
@@ -352,6 +353,7 @@ EXCHANGE_TYPES: dict[str, type[Exchange]] = {
     "x-local-random": LocalRandomExchange,
     "x-modulus-hash": ModulusHashExchange,
     "x-recent-history": RecentHistoryExchange,
+    "x-message-deduplication": FanoutExchange,
 }
 
 

@@ -44,6 +44,7 @@ from clusterbroker.broker.routing.delays import due_ms, undelayed
 from clusterbroker.broker.routing.exchange import EXCHANGE_TYPES, Exchange, PropertyOf
 from clusterbroker.broker.routing.histories import is_kept
 from clusterbroker.broker.routing.labour import STEPS_MAX, Labour, Steps, TooCostly
+from clusterbroker.broker.routing.repeats import is_compared, uncompared
 from clusterbroker.broker.routing.route_cache import RouteCache
 
 Q = TypeVar("Q")
@@ -88,8 +89,8 @@ class Route(Generic[Q]):
         """Of a staging exchange: where its target leads now. Its own targets keep what comes until it is committed."""
 
         self.leads_on: Callable[[], bool] | None = None
-        """Of a message that is delayed on the way, or kept in a history: whether it would find a queue without that.
-        None: it is neither."""
+        """Of a message that is delayed or compared on the way, or kept in a history: whether it would find a queue
+        without that. None: it is nothing of these."""
 
         self.counts: Any = None
         """Of its exchange, for whoever counts what takes this way."""
@@ -110,15 +111,16 @@ class Route(Generic[Q]):
 class _WiredExchange:
     """An exchange with what the router needs to know beside its bindings."""
 
-    __slots__ = ("alternate", "delays", "exchange", "internal", "keeps", "type")
+    __slots__ = ("alternate", "compares", "delays", "exchange", "internal", "keeps", "type")
 
     def __init__(
         self, exchange_type: str, exchange: Exchange, alternate: str | None, internal: bool, delays: str | None,
-        keeps: str | None,
+        keeps: str | None, compares: str | None,
     ) -> None:  # fmt: skip
         self.type = exchange_type
         self.delays = delays  # the queue in which delayed messages wait
         self.keeps = keeps  # the queue of its recent messages
+        self.compares = compares  # the queue through which messages pass that are compared
         self.exchange = exchange
         self.alternate = alternate
         self.internal = internal
@@ -173,14 +175,18 @@ class Router(Generic[Q]):
         internal: bool = False,
         delays: str | None = None,
         keeps: str | None = None,
+        compares: str | None = None,
     ) -> None:
         """An exchange was declared. `alternate` is the effective one, from argument or policy. `delays`: the queue in
         which the messages of a delayed exchange wait; its `exchange_type` is that by which they are routed. `keeps`:
-        the queue of the recent messages of one of type `x-recent-history`."""
+        the queue of the recent messages of one of type `x-recent-history`. `compares`: the queue through which the
+        messages of one of type `x-message-deduplication` pass."""
         assert name != DEFAULT_EXCHANGE, "the default exchange is always there and never declared"
         if name not in self._exchanges:
             exchange = EXCHANGE_TYPES[exchange_type](arguments)
-            self._exchanges[name] = _WiredExchange(exchange_type, exchange, alternate, internal, delays, keeps)
+            self._exchanges[name] = _WiredExchange(
+                exchange_type, exchange, alternate, internal, delays, keeps, compares
+            )
         self.forget()
 
     def set_alternate(self, name: str, alternate: str | None) -> None:
@@ -344,10 +350,32 @@ class Router(Generic[Q]):
         except TooCostly:
             return Route(uncacheable=True)
         route.uncacheable |= not is_certain
-        if len(keys) == 1 and not route.uncacheable and route.found_exchange:
-            size_bytes = _ENTRY_BYTES + len(delayed) + len(exchange) + len(keys[0]) + 16 * len(route.queues)
-            self._cache.put(cache_key, route, size_bytes)
+        self._remember(cache_key, keys, route)
         return route
+
+    def passing(
+        self,
+        exchange: str,
+        keys: Sequence[str],
+        headers_thunk: Callable[[], Mapping[str, object] | None],
+        property_of: PropertyOf | None = None,
+        number: bytes | None = None,
+    ) -> Route[Q]:
+        """The queues of a message that this exchange has compared, and passes on. One that costs too much leads
+        nowhere."""
+        cache_key = ("", exchange, keys[0])
+        if len(keys) == 1 and (known := self._cache.get(cache_key)) is not None:
+            return known
+        try:
+            route, _ = self._walk(exchange, keys, headers_thunk, property_of, number, passed=exchange)
+        except TooCostly:
+            return Route(uncacheable=True)
+        self._remember(cache_key, keys, route)
+        return route
+
+    def _remember(self, cache_key: tuple[str, str, str], keys: Sequence[str], route: Route[Q]) -> None:
+        if len(keys) == 1 and not route.uncacheable and route.found_exchange:
+            self._cache.put(cache_key, route, _ENTRY_BYTES + sum(map(len, cache_key)) + 16 * len(route.queues))
 
     def _walk(
         self,
@@ -358,12 +386,14 @@ class Router(Generic[Q]):
         number: bytes | None,
         due: Sequence[str] | None = None,
         met: list[str] | None = None,
+        passed: str = "",
     ) -> tuple[Route[Q], bool]:
         """The route, and whether it would be the same for any other key. `due`: nothing is delayed, and the walk begins
-        at these exchanges as well. `met`: gets the delayed exchanges, at which the walk ends. Raises TooCostly."""
+        at these exchanges as well. `met`: gets the delayed exchanges, at which the walk ends. `passed`: this exchange
+        does not compare the message. Raises TooCostly."""
         steps = Steps()
         try:
-            return self._walked(exchange, keys, headers_thunk, property_of, number, steps, due, met)
+            return self._walked(exchange, keys, headers_thunk, property_of, number, steps, due, met, passed)
         except TooCostly:
             self.labour.refused += 1
             raise
@@ -380,6 +410,7 @@ class Router(Generic[Q]):
         steps: Steps,
         due: Sequence[str] | None,
         met: list[str] | None,
+        passed: str,
     ) -> tuple[Route[Q], bool]:
         if exchange == DEFAULT_EXCHANGE:
             return self._resolved({key for key in keys if key in self._queues}, False, False), False
@@ -391,11 +422,13 @@ class Router(Generic[Q]):
         delayed: list[tuple[str, str]] = []
         queues: set[str] = set()
         histories: set[str] = set()
+        compared: set[str] = set()
         seen = {exchange, *(due or ())}
         waiting = [(exchange, first), *((name, self._exchanges[name]) for name in due or ())]
         while waiting:
             here, wired = waiting.pop()
-            if (wired.delays is not None and due is None and met is None) or not wired.exchange.cacheable:
+            looks = (wired.delays is not None and due is None and met is None) or not wired.exchange.cacheable
+            if looks or (wired.compares is not None and here != passed):
                 if not uncacheable and headers_thunk is not None:
                     headers = headers_thunk()
                 uncacheable = True
@@ -404,6 +437,9 @@ class Router(Generic[Q]):
                 continue
             if wired.delays is not None and due is None and due_ms(headers, self._clock(), bool(number)) is not None:
                 delayed.append((here, wired.delays))
+                continue
+            if wired.compares is not None and here != passed and is_compared(headers):
+                compared.add(wired.compares)
                 continue
             key_free = key_free and wired.exchange.key_free
             if wired.keeps is not None and is_kept(headers):
@@ -434,11 +470,11 @@ class Router(Generic[Q]):
                         waiting.append((name, found))
         if delayed:  # it waits once, at the first of them by name, and all of them route it then (`due`)
             queues.add(min(delayed)[1])
-        route = self._resolved(queues | histories, first.internal, uncacheable)
+        route = self._resolved(queues | histories | compared, first.internal, uncacheable)
         if histories and not delayed:
             route.leads_on = lambda: bool(queues)
-        if delayed:
-            now = undelayed(headers or {})
+        if delayed or compared:
+            now = uncompared(undelayed(headers or {}))
             route.leads_on = lambda: bool(self._walk(exchange, keys, lambda: now, property_of, number)[0].queues)
         return route, key_free
 

@@ -445,11 +445,10 @@ class QueueRow(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=T
 
 
 class ExchangeRow(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True, tag="exchange"):
-    """What went through an exchange at this node: the sum over the members is the exchange's."""
+    """What went through an exchange (empty: the default one) at this node; the sum over the members is its own."""
 
     vhost: str
     name: str
-    """Empty: the default exchange."""
     publish_in: Total = 0
     """Messages that clients published to it; what other exchanges hand on is counted at the first one."""
     publish_out: Total = 0
@@ -457,6 +456,7 @@ class ExchangeRow(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_onl
     confirm: Total = 0
     return_unroutable: Total = 0
     drop_unroutable: Total = 0
+    drop_repeated: Total = 0
 
     @property
     def key(self) -> Key:

@@ -109,7 +109,15 @@ class DeclareHistoryExchange(ExchangeDeclaration, frozen=True, kw_only=True, tag
     """One of type `x-recent-history`: the exchange, and the queue that keeps its recent messages."""
 
 
-AnyExchangeDeclaration = DeclareExchange | DeclareChoosingExchange | DeclareDelayedExchange | DeclareHistoryExchange
+class DeclareDeduplicatingExchange(
+    ExchangeDeclaration, frozen=True, kw_only=True, tag="declare_deduplicating_exchange"
+):
+    """One of type `x-message-deduplication`: the exchange, and the queue through which its messages pass."""
+
+
+QueuedExchange = DeclareDelayedExchange | DeclareHistoryExchange | DeclareDeduplicatingExchange
+"""Each brings a queue of its own (`exchange_queues`)."""
+AnyExchangeDeclaration = DeclareExchange | DeclareChoosingExchange | QueuedExchange
 
 
 class DeclareQueue(Command, frozen=True, kw_only=True, tag="declare_queue"):
@@ -418,7 +426,7 @@ class MoveReplica(Command, frozen=True, kw_only=True, tag="move_replica"):
 Defining = (
     AddVhost | PutUser | SetPermission | SetTopicPermission | PutParameter | SetVhostLimits | PutPolicy
     | PutOperatorPolicy | DeclareQueue | DeclareExchange | DeclareChoosingExchange
-    | DeclareDelayedExchange | DeclareHistoryExchange | Bind
+    | DeclareDelayedExchange | DeclareHistoryExchange | DeclareDeduplicatingExchange | Bind
 )  # fmt: skip
 """What definitions are made of: nothing of it ends anything."""
 

@@ -16,7 +16,9 @@ def waits_for_disk(view: ClusterView, command: c.AnyCommand) -> bool:
     match command:
         case c.DeclareQueue():
             return command.durable and not command.exclusive and view.queue(command.vhost, command.name) is None
-        case c.DeclareDelayedExchange() | c.DeclareHistoryExchange():  # its queue is durable
+        case (
+            c.DeclareDelayedExchange() | c.DeclareHistoryExchange() | c.DeclareDeduplicatingExchange()
+        ):  # its queue is durable
             return view.exchange(command.vhost, command.name) is None
         case c.ExchangeDeclaration():
             return command.durable and view.exchange(command.vhost, command.name) is None

@@ -35,6 +35,13 @@ RECALLS: Final = "x-recalls"
 """The argument of such a queue that names its exchange."""
 
 
+CACHE_PREFIX: Final = "amq.deduplication."
+"""Queues of exchanges of type `x-message-deduplication`, which keep the values that those know, have names that begin
+so."""
+COMPARES: Final = "x-compares"
+"""The argument of such a queue that names its exchange."""
+
+
 class Vhost(msgspec.Struct, frozen=True, array_like=True):
     """A name space of exchanges, queues and permissions."""
 
@@ -112,10 +119,15 @@ class Queue(msgspec.Struct, frozen=True, array_like=True):
         return str(self.arguments.get(RECALLS, "")) if self.name.startswith(HISTORY_PREFIX) else ""
 
     @property
+    def compares(self) -> str:
+        """The exchange whose messages it compares and passes on (`x-message-deduplication`); empty: none."""
+        return str(self.arguments.get(COMPARES, "")) if self.name.startswith(CACHE_PREFIX) else ""
+
+    @property
     def part_of(self) -> str:
         """The exchange that it is a part of, and begins and ends with; no client reaches it. Empty: it is a queue like
         others."""
-        return self.delays or self.recalls
+        return self.delays or self.recalls or self.compares
 
     @property
     def transient(self) -> bool:

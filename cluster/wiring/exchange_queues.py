@@ -1,4 +1,5 @@
-"""Queues that come with an exchange and end with it: of delayed ones, and of those with a recent history. Pure."""
+"""Queues that come with an exchange and end with it: of delayed ones, of those with a recent history, and of
+those that deduplicate. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from typing import Any
 
 from clusterbroker.cluster.ids import QueueId
 
-from .commands import DeclareDelayedExchange, DeclareHistoryExchange
+from .commands import QueuedExchange
 from .entities import Queue
 from .queue_rules import NAME_BYTES_MAX
 
@@ -20,9 +21,7 @@ def name_of(prefix: str, exchange: str) -> str:
     return f"{prefix}~{sha256(exchange.encode('utf-8', 'surrogatepass')).hexdigest()}"
 
 
-def queue_with(
-    queue_id: QueueId, name: str, command: DeclareDelayedExchange | DeclareHistoryExchange, arguments: dict[str, Any]
-) -> Queue:
+def queue_with(queue_id: QueueId, name: str, command: QueuedExchange, arguments: dict[str, Any]) -> Queue:
     """The queue of an exchange that is declared, before it has a place."""
     return Queue(
         vhost=command.vhost,

@@ -12,10 +12,12 @@ from .arguments import check_same, type_name
 from .commands import (
     AnyExchangeDeclaration,
     DeclareChoosingExchange,
+    DeclareDeduplicatingExchange,
     DeclareDelayedExchange,
     DeclareExchange,
     DeclareHistoryExchange,
     ExchangeDeclaration,
+    QueuedExchange,
 )
 from .entities import Exchange
 from .queue_rules import RESERVED_PREFIX
@@ -32,7 +34,13 @@ HISTORY: Final = "x-recent-history"
 """The type of an exchange that gives its last messages to whatever is bound to it (`histories`)."""
 HISTORY_LENGTH: Final = "x-recent-history-length"
 """How many they are."""
-DECLARABLE: Final = (*TYPES, *CHOOSING, DELAYED, HISTORY)
+DEDUPLICATING: Final = "x-message-deduplication"
+"""The type of an exchange that passes on one message of each value of a header (`deduplication`)."""
+CACHE_SIZE: Final = "x-cache-size"
+CACHE_TTL: Final = "x-cache-ttl"
+CACHE_PERSISTENCE: Final = "x-cache-persistence"
+CACHE_ARGUMENTS: Final = (CACHE_SIZE, CACHE_TTL, CACHE_PERSISTENCE)
+DECLARABLE: Final = (*TYPES, *CHOOSING, DELAYED, HISTORY, DEDUPLICATING)
 """The types that clients are told of."""
 DELAY_RATE: Final = "x-delay-rate"
 """So many messages a second leave it at most."""
@@ -69,17 +77,21 @@ EXCHANGE_DECLARATIONS: Final = (
     DeclareChoosingExchange,
     DeclareDelayedExchange,
     DeclareHistoryExchange,
+    DeclareDeduplicatingExchange,
 )
 """A command for each family of types: an older release would refuse a type that it does not know, and fold another map;
 a command that it does not know is kept from its log (levels.py)."""
 
 
+_WITH_QUEUES: Final[dict[str, type[QueuedExchange]]] = {
+    DELAYED: DeclareDelayedExchange, HISTORY: DeclareHistoryExchange, DEDUPLICATING: DeclareDeduplicatingExchange,
+}  # fmt: skip
+
+
 def declaration(type_: str) -> type[AnyExchangeDeclaration]:
     """The command that declares an exchange of this type."""
-    if type_ == DELAYED:
-        return DeclareDelayedExchange
-    if type_ == HISTORY:
-        return DeclareHistoryExchange
+    if type_ in _WITH_QUEUES:
+        return _WITH_QUEUES[type_]
     return DeclareChoosingExchange if type_ in CHOOSING else DeclareExchange
 
 
@@ -130,6 +142,12 @@ def routing_type(exchange: Exchange) -> str:
     return str(exchange.arguments[DELAYED_TYPE]) if exchange.type == DELAYED else exchange.type
 
 
+_OF_TYPES: Final = {
+    DELAYED: (DELAYED_TYPE, *DELAY_LIMITS), HISTORY: (HISTORY_LENGTH,), DEDUPLICATING: CACHE_ARGUMENTS,
+}  # fmt: skip
+"""Arguments that a redeclaration has to repeat."""
+
+
 def check_equivalent(exchange: Exchange, command: ExchangeDeclaration) -> None:
     """Raise 406 `inequivalent arg '…' for exchange 'x' in vhost '/': …` unless a redeclare says the same.
 
@@ -142,11 +160,8 @@ def check_equivalent(exchange: Exchange, command: ExchangeDeclaration) -> None:
             check_same(where, name, received, current)
     wanted, existing = command.arguments.get("alternate-exchange"), exchange.arguments.get("alternate-exchange")
     check_same(where, "alternate-exchange", wanted, existing)
-    if exchange.type == DELAYED:
-        for argument in (DELAYED_TYPE, *DELAY_LIMITS):
-            check_same(where, argument, command.arguments.get(argument), exchange.arguments.get(argument))
-    elif exchange.type == HISTORY:
-        check_same(where, HISTORY_LENGTH, command.arguments.get(HISTORY_LENGTH), exchange.arguments.get(HISTORY_LENGTH))
+    for argument in _OF_TYPES.get(exchange.type, ()):
+        check_same(where, argument, command.arguments.get(argument), exchange.arguments.get(argument))
 
 
 def check_binding(

@@ -58,6 +58,8 @@ NUMBERED_RUNS: Final = 6
 ASKED_COMMITS: Final = 6
 DEDUPLICATING: Final = 6
 SPARE_WORKERS: Final = 7
+DEDUPLICATING_EXCHANGES: Final = 7
+DELAY_BITS: Final = 7
 MEMBERS_MAX: Final = 253
 """From LINK_RECOVERY on: a message's holder is one byte, of which two values are no member's."""
 LEVELS: Final = (
@@ -102,7 +104,11 @@ LEVELS: Final = (
         (c.RetireWorkers, c.DeclareHistoryExchange, c.DirectGroup),
         settings=(DEDUPLICATION,),
     ),
-    Level(SPARE_WORKERS, "spare workers of pools", (c.AssignWorkers,)),
+    Level(
+        SPARE_WORKERS,
+        "spare workers of pools; exchanges that deduplicate (x-message-deduplication)",
+        (c.AssignWorkers, c.DeclareDeduplicatingExchange),
+    ),
 )
 LEVEL: Final = LEVELS[-1].number
 """The highest that this release knows."""

@@ -105,6 +105,7 @@ class MapParts:
             c.DeclareChoosingExchange: self.vhosts.declare_choosing_exchange,
             c.DeclareDelayedExchange: self.queues.declare_delayed,
             c.DeclareHistoryExchange: self.queues.declare_history,
+            c.DeclareDeduplicatingExchange: self.queues.declare_deduplicating,
             c.DeleteExchange: self._delete_exchange,
             c.Bind: self.vhosts.bind,
             c.Unbind: self.vhosts.unbind,

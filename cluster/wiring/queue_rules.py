@@ -115,8 +115,8 @@ def check_kind(command: DeclareQueue) -> None:
 
 
 def closed_queue_text(queue: Queue) -> str:
-    """Why no client uses the queue of a delayed exchange, or of one with a history."""
-    kept = "delayed" if queue.delays else "recent"
+    """Why no client uses the queue of an exchange."""
+    kept = "delayed" if queue.delays else "recent" if queue.recalls else "passing"
     return (
         f"{queue_text(queue.vhost, queue.name)} holds the {kept} messages of exchange '{queue.part_of}': it "
         "is closed to clients"

@@ -47,6 +47,11 @@ class Queues:
         topology = self._vhosts.require(command.vhost)
         return topology.declare_history_exchange(self._clock.queue_id(), command, changes, self._replicas.placed)
 
+    def declare_deduplicating(self, command: c.DeclareDeduplicatingExchange, changes: list[Change]) -> Exchange:
+        """Fold DeclareDeduplicatingExchange: the existing exchange, or a new one with its queue."""
+        topology = self._vhosts.require(command.vhost)
+        return topology.declare_deduplicating_exchange(self._clock.queue_id(), command, changes, self._replicas.placed)
+
     def delete(self, command: c.DeleteQueue, changes: list[Change]) -> bool:
         """Fold DeleteQueue."""
         queue = self._index.by_id.get(command.queue_id)

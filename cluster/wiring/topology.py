@@ -29,7 +29,7 @@ from clusterbroker.cluster.errors import (
 )
 from clusterbroker.cluster.ids import Epoch, NodeId, QueueId
 
-from . import delays, exchange_rules, histories, queue_rules
+from . import deduplication, delays, exchange_rules, histories, queue_rules
 from .binding_table import BindingTable
 from .changes import (
     Bound,
@@ -45,12 +45,14 @@ from .changes import (
 from .commands import (
     Bind,
     DeclareChoosingExchange,
+    DeclareDeduplicatingExchange,
     DeclareDelayedExchange,
     DeclareExchange,
     DeclareHistoryExchange,
     DeclareQueue,
     DeleteExchange,
     ExchangeDeclaration,
+    QueuedExchange,
     SetVhostLimits,
     Unbind,
 )
@@ -63,7 +65,11 @@ from .queue_rules import RESERVED_PREFIX
 Place = Callable[[Queue, DeclareQueue | ExchangeDeclaration], Queue]
 """Gives a new queue its owner and replicas. Raises WiringError when no member can hold it."""
 
-_QUEUES_OF: Final = {exchange_rules.DELAYED: delays.delay_queue, exchange_rules.HISTORY: histories.history_queue}
+_QUEUES_OF: Final = {
+    exchange_rules.DELAYED: delays.delay_queue,
+    exchange_rules.HISTORY: histories.history_queue,
+    exchange_rules.DEDUPLICATING: deduplication.cache_queue,
+}
 """The name of the queue that is a part of an exchange of this type."""
 
 EXPECTED: Final = (DeclareQueue, Bind, SetVhostLimits)
@@ -177,13 +183,20 @@ class Topology:
         queue = histories.keeping(queue_id, histories.history_queue(command.name), command)
         return self._new_with_queue(exchange_rules.HISTORY, queue, command, changes, place)
 
+    def declare_deduplicating_exchange(
+        self, queue_id: QueueId, command: DeclareDeduplicatingExchange, changes: list[Change], place: Place
+    ) -> Exchange:
+        """As `declare_delayed_exchange`, of one that deduplicates."""
+        exchange_rules.check_type(command.type, (exchange_rules.DEDUPLICATING,))
+        existing = self._equivalent_exchange(command)
+        if existing is not None:
+            return existing
+        deduplication.check_deduplicating(command)
+        queue = deduplication.comparing(queue_id, deduplication.cache_queue(command.name), command)
+        return self._new_with_queue(exchange_rules.DEDUPLICATING, queue, command, changes, place)
+
     def _new_with_queue(
-        self,
-        type_: str,
-        queue: Queue,
-        command: DeclareDelayedExchange | DeclareHistoryExchange,
-        changes: list[Change],
-        place: Place,
+        self, type_: str, queue: Queue, command: QueuedExchange, changes: list[Change], place: Place
     ) -> Exchange:
         if (other := self.queues.get(queue.name)) is not None:
             where = exchange_text(self.vhost.name, command.name)

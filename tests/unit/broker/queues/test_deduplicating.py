@@ -135,6 +135,23 @@ def test_a_repeat_that_comes_while_values_are_read_reaches_nobody() -> None:
     assert bodies(client.hear()) == [*(b"%d" % number for number in range(20)), b"new"]
 
 
+def test_a_repeat_that_an_owner_had_not_recognised_when_it_ended_reaches_nobody() -> None:
+    world = World()
+    client = confirming(world)
+    declare(client)
+    publish(client, b"1", "a")
+    world.checkpoint()
+    world.crash()
+    world.reads_wait = True
+    client = confirming(world)
+    world.queue("q")._begin()  # type: ignore[attr-defined]
+    publish(client, b"again", "a")
+    world.crash()
+    world.reads_wait = False
+    world.loads.clear()
+    assert bodies(world.client().consume("q")) == [b"1"]
+
+
 def test_nobody_gets_a_message_before_all_values_are_known() -> None:
     world = World()
     client = world.client()

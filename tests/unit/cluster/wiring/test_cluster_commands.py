@@ -109,6 +109,9 @@ EVERY = [
     c.DeclareHistoryExchange(
         vhost="v", name="news", type="x-recent-history", arguments={"x-recent-history-length": 3}, owner=NodeId("n1")
     ),
+    c.DeclareDeduplicatingExchange(
+        vhost="v", name="once", type="x-message-deduplication", arguments={"x-cache-size": 3}, owner=NodeId("n1")
+    ),
     c.CommitTransaction(vhost="v", producer="p", epoch=2**62, run="r", transactions=("txn.a",), rows=3, user="u"),
     c.AbortTransaction(vhost="v", producer="p", epoch=0, run="r", transactions=("txn.a", "txn.b")),
     c.ExpireTransactions(at_ms=5, vhost="v", names=("txn.a",), lived_ms=2**53),

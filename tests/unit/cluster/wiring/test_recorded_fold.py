@@ -42,7 +42,8 @@ RECORDED = [
 SINCE: dict[type, tuple[str, ...]] = {c.RegisterNode: ("level",)}
 """Fields that commands have got since the recording."""
 LATER = {
-    c.RaiseLevel, c.DeclareChoosingExchange, c.DeclareDelayedExchange, c.DeclareHistoryExchange, c.AttachLink,
+    c.RaiseLevel, c.DeclareChoosingExchange, c.DeclareDelayedExchange, c.DeclareHistoryExchange,
+    c.DeclareDeduplicatingExchange, c.AttachLink,
     c.SuspendLink, c.ExpireLink, c.ForgetLink, c.HoldContainer, c.ReleaseContainer, c.DeclarePool, c.SetPool,
     c.PausePool, c.DirectGroup, c.DeletePool,
     c.RequireGroups, c.UnbindGroup, c.BindGroup, c.DropGroup, c.SettleGroups, c.EndPoolQueue, c.LaunchWorkers,

@@ -1,0 +1,339 @@
+"""Exchanges of type `x-message-deduplication`: one message of each value passes, whoever owns their queue and when."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from clusterbroker.broker.queues import passing
+from clusterbroker.broker.queues.comparing import ComparingQueue
+from clusterbroker.broker.queues.passing import READ_MAX
+from clusterbroker.broker.wire.amqp091 import methods as m
+from tests.unit.broker.fronts.amqp091.harness import Client, World, bodies
+from tests.unit.broker.node.node_cluster import Cluster
+
+HEADER, TTL = "x-deduplication-header", "x-cache-ttl"
+CACHE = "amq.deduplication.x"
+
+
+def declare(client: Client, name: str = "x", size: int = 100, **arguments: Any) -> None:
+    said = {"x-cache-size": size, **{key.replace("_", "-"): value for key, value in arguments.items()}}
+    client.ask(m.ExchangeDeclare(0, name, "x-message-deduplication", durable=True, arguments=said))
+
+
+def wire(client: Client, *queues: str, **arguments: Any) -> None:
+    declare(client, **arguments)
+    for queue in queues or ("q",):
+        client.declare(queue)
+        client.ask(m.QueueBind(0, queue, "x", "any"))
+    client.ask(m.ConfirmSelect())
+
+
+def publish(client: Client, body: bytes, value: Any, exchange: str = "x", **more: Any) -> list[Any]:
+    headers = {} if value is None else {HEADER: value}
+    return client.publish(exchange, "k", body, headers={**headers, **more})
+
+
+def taken(client: Client, queue: str = "q") -> list[bytes]:
+    """What the queue has, which is then empty."""
+    found = bodies(client.consume(queue, f"of {queue}", no_ack=True))
+    client.ask(m.BasicCancel(f"of {queue}"))
+    return found
+
+
+def cache(world: World, name: str = CACHE) -> ComparingQueue:
+    queue = world.queue(name)
+    assert isinstance(queue, ComparingQueue)
+    return queue
+
+
+def test_the_first_of_each_value_passes_and_all_are_confirmed() -> None:
+    world = World()
+    client = world.client()
+    wire(client, "q", "r")
+    for body, value in ((b"1", "a"), (b"2", "b"), (b"3", "a"), (b"4", None), (b"5", None), (b"6", 7), (b"7", "7")):
+        heard = publish(client, body, value)
+        assert [type(one) for one in heard if isinstance(one, m.BasicAck | m.BasicNack)] == [m.BasicAck]
+    assert taken(client) == [b"1", b"2", b"4", b"5", b"6", b"7"] == taken(client, "r")
+    counts = world.node.vhosts["/"].counts("x")
+    assert (counts.publish_in, counts.drop_repeated) == (7, 1)
+
+
+def test_it_outlives_consumption_and_keeps_what_the_publisher_wrote() -> None:
+    world = World()
+    client = world.client()
+    wire(client)
+    publish(client, b"1", "a", other="h")
+    (first,) = [one for one in client.consume("q", no_ack=True) if hasattr(one, "body")]
+    assert (first.method.exchange, first.method.routing_key) == ("x", "k")
+    assert first.properties.headers == {HEADER: "a", "other": "h"}
+    assert bodies(publish(client, b"2", "a")) == []
+
+
+def test_the_oldest_value_goes_when_there_are_too_many() -> None:
+    world = World()
+    client = world.client()
+    wire(client, size=2)
+    for body, value in ((b"1", "a"), (b"2", "b"), (b"3", "c"), (b"4", "a"), (b"5", "c"), (b"6", "b")):
+        publish(client, body, value)
+    assert taken(client) == [b"1", b"2", b"3", b"4", b"6"]
+    assert (cache(world).known, cache(world).ring.ready) == (2, 2)
+
+
+def test_values_are_known_for_a_time() -> None:
+    world = World()
+    client = world.client()
+    wire(client, x_cache_ttl=1000)
+    publish(client, b"1", "a")
+    publish(client, b"2", "b", **{TTL: 5000})
+    world.wait(900)
+    assert [publish(client, body, value) and body for body, value in ((b"3", "a"), (b"4", "b"))]
+    world.wait(200)
+    publish(client, b"5", "a")
+    publish(client, b"6", "b")
+    world.wait(4000)
+    publish(client, b"7", "b", **{TTL: "9"})
+    assert taken(client) == [b"1", b"2", b"5", b"7"]
+    world.wait(2000)
+    assert cache(world).ring.ready == 0, "and then they are gone"
+
+
+def test_a_message_may_expire_where_it_passes_to() -> None:
+    world = World()
+    client = world.client()
+    wire(client)
+    client.publish("x", "k", b"1", headers={HEADER: "a"}, expiration="1000")
+    assert world.queue("q").ready == 1
+    world.wait(1500)
+    assert taken(client) == []
+
+
+@pytest.mark.parametrize("checkpoints", [False, True])
+def test_a_restart_knows_all_values(checkpoints: bool) -> None:
+    world = World()
+    client = world.client()
+    wire(client)
+    for number in range(20):
+        publish(client, b"%d" % number, f"v{number}")
+    assert len(taken(client)) == 20
+    if checkpoints:
+        world.checkpoint()
+    world.crash()
+    client = world.client()
+    for number in range(21):
+        publish(client, b"again %d" % number, f"v{number}")
+    assert taken(client) == [b"again 20"]
+
+
+@pytest.mark.parametrize("groups", range(7))
+def test_a_crash_behind_any_group_loses_none_and_doubles_none(groups: int) -> None:
+    """Two of one value and one of another are published; the node dies when so many groups are on the disk."""
+    world = World()
+    client = world.client()
+    wire(client)
+    world.disk_waits = True
+    heard = []
+    for body, value in ((b"1", "a"), (b"2", "a"), (b"3", "b")):
+        heard += publish(client, body, value)
+    for _ in range(groups):
+        if world.group is not None:
+            world.commit()
+    heard += client.hear()
+    confirmed = max((one.delivery_tag for one in heard if isinstance(one, m.BasicAck)), default=0)
+    world.crash()
+    world.disk_waits = False
+    client = world.client()
+    got = taken(client)
+    assert got[: (0, 1, 1, 2)[confirmed]] == [b"1", b"3"][: (0, 1, 1, 2)[confirmed]]
+    for body, value in ((b"1", "a"), (b"2", "a"), (b"3", "b")):
+        publish(client, body, value)
+    assert got + taken(client) == [b"1", b"3"]
+
+
+def test_what_comes_while_values_are_read_is_judged_behind_them() -> None:
+    world = World()
+    client = world.client()
+    wire(client)
+    for number in range(20):
+        publish(client, b"%d" % number, f"v{number}")
+    assert len(taken(client)) == 20
+    world.checkpoint()
+    world.crash()
+    world.reads_wait = True
+    client = world.client()
+    for body, value in ((b"again", "v7"), (b"new", "w"), (b"and again", "w")):
+        publish(client, body, value)
+    assert taken(client) == [], "nothing passes before all values are known"
+    world.reads_wait = False
+    world.turn()
+    assert taken(client) == [b"new"]
+
+
+def test_what_a_queue_refuses_is_tried_again() -> None:
+    world = World()
+    client = world.client()
+    wire(client)
+    client.declare("full", x_max_length=1, x_overflow="reject-publish")
+    client.ask(m.QueueBind(0, "full", "x", ""))
+    numbers = [b"%d" % number for number in range(12)]
+    for number in numbers:
+        publish(client, number, number.decode())
+    assert taken(client) == numbers, "others do not wait"
+    got = []
+    for _ in range(20):
+        got += taken(client, "full")
+        world.wait(61_000)
+    assert sorted(got, key=int) == numbers
+
+
+def test_a_backlog_is_judged_after_a_restart() -> None:
+    world = World()
+    client = world.client()
+    wire(client)
+    cache(world).halted = True
+    end = READ_MAX + 100
+    for first in range(0, end, 100):
+        client.publish("x", "k", *[b"%d" % number for number in range(first, first + 100)], headers={HEADER: first})
+    publish(client, b"last", 200)
+    publish(client, b"new", "n")
+    assert taken(client) == []
+    world.checkpoint()
+    world.crash()
+    client = world.client()
+    assert taken(client) == [*(b"%d" % first for first in range(0, end, 100)), b"new"]
+
+
+@pytest.mark.parametrize("commits", range(1, 5))
+def test_an_entry_behind_a_repeat_that_was_not_judged_yet_counts(monkeypatch: pytest.MonkeyPatch, commits: int) -> None:
+    """The first one has passed and its value is known, behind the second one, when the node dies."""
+    monkeypatch.setattr(passing, "HELD_MAX", 1)
+    monkeypatch.setattr(passing, "READ_MAX", 1)
+    world = World()
+    client = world.client()
+    wire(client)
+    world.disk_waits = True
+    client.publish("x", "k", b"1", b"2", headers={HEADER: "a"})
+    for _ in range(commits):
+        if world.group is not None:
+            world.commit()
+    world.crash()
+    world.disk_waits = False
+    assert taken(world.client()) == [b"1"]
+
+
+def test_exchanges_behind_it_route_by_the_message() -> None:
+    world = World()
+    client = world.client()
+    wire(client)
+    client.ask(m.ExchangeDeclare(0, "onward", "headers", durable=True))
+    client.ask(m.ExchangeBind(0, "onward", "x", ""))
+    for queue, match in (("yes", 1), ("no", 2)):
+        client.declare(queue)
+        client.ask(m.QueueBind(0, queue, "onward", "", arguments={"x-match": "all", "h": match}))
+    publish(client, b"1", "a", h=1)
+    publish(client, b"2", "a", h=1)
+    assert (taken(client, "yes"), taken(client, "no"), taken(client)) == ([b"1"], [], [b"1"])
+
+
+def test_a_circle_of_two_ends_though_they_forget_at_once() -> None:
+    world = World()
+    client = world.client()
+    for name in ("x", "y"):
+        declare(client, name, size=1, x_cache_ttl=1)
+        client.declare(f"q{name}")
+        client.ask(m.QueueBind(0, f"q{name}", name, ""))
+    client.ask(m.ExchangeBind(0, "y", "x", ""))
+    client.ask(m.ExchangeBind(0, "x", "y", ""))
+    world.disk_waits = True
+    publish(client, b"1", "a", BCC=["b"], **{TTL: 1})
+    for _ in range(20):  # values are forgotten while the message is on its way
+        if world.group is not None:
+            world.commit()
+        world.wait(10)
+    world.disk_waits = False
+    world.turn()
+    found = [one for name in "xy" for one in client.consume(f"q{name}", name, no_ack=True) if hasattr(one, "body")]
+    assert [(one.body, one.properties.headers) for one in found] == [(b"1", {HEADER: "a", TTL: 1})] * 2
+
+
+def test_without_a_binding_the_alternate_exchange_gets_it_once() -> None:
+    world = World()
+    client = world.client()
+    declare(client, alternate_exchange="amq.fanout")
+    client.declare("q")
+    client.ask(m.QueueBind(0, "q", "amq.fanout", ""))
+    publish(client, b"1", "a")
+    publish(client, b"2", "a")
+    assert taken(client) == [b"1"]
+
+
+def test_a_mandatory_message_without_a_queue_is_returned_and_its_value_not_known() -> None:
+    world = World()
+    client = world.client()
+    declare(client)
+    heard = client.publish("x", "k", b"1", headers={HEADER: "a"}, mandatory=True)
+    assert [one.body for one in heard if isinstance(getattr(one, "method", None), m.BasicReturn)] == [b"1"]
+    client.declare("q")
+    client.ask(m.QueueBind(0, "q", "x", ""))
+    for body in (b"2", b"3"):
+        assert not client.publish("x", "k", body, headers={HEADER: "a"}, mandatory=True), "nor is a repeat"
+    assert taken(client) == [b"2"]
+
+
+def test_a_transaction_and_a_dead_letter_and_a_number_are_messages_as_others() -> None:
+    world = World()
+    client = world.client()
+    wire(client)
+    sender = world.client()
+    sender.ask(m.TxSelect())
+    for body in (b"1", b"2"):
+        publish(sender, body, "a")
+    assert taken(client) == []
+    sender.ask(m.TxCommit())
+    assert taken(client) == [b"1"]
+    client.declare("dying", x_dead_letter_exchange="x")
+    for body in (b"3", b"4"):
+        client.publish("", "dying", body, headers={HEADER: "d"})
+    other = world.client()
+    other.consume("dying")
+    other.say(m.BasicReject(1, requeue=False), m.BasicReject(2, requeue=False))
+    assert taken(client) == [b"3"]
+    for body in (b"5", b"6"):
+        publish(client, body, None, **{"x-producer": "p", "x-seq": 1})
+        publish(client, body, "n", **{"x-producer": "p", "x-seq": 2})
+    assert taken(client) == [b"5", b"5"]
+
+
+def survivor(cluster: Cluster, lost: str) -> Client:
+    return next(cluster[name] for name in cluster.sites if name != lost).client()
+
+
+@pytest.mark.parametrize("commits", range(6))
+@pytest.mark.parametrize("slow", ["owner", "target", "others"])
+def test_an_owner_that_dies_at_each_step_loses_none_and_doubles_none(slow: str, commits: int) -> None:
+    cluster = Cluster("a", "b", "c")
+    wire(cluster["a"].client())
+    owner, target = (str(cluster.queue(name).owner) for name in (CACHE, "q"))
+    sender = survivor(cluster, owner)
+    sender.ask(m.ConfirmSelect())
+    publish(sender, b"0", "before")
+    waits = {"owner": [owner], "target": [target], "others": [name for name in cluster.sites if name != owner]}[slow]
+    for name in waits:
+        cluster[name].disk_waits = True
+    for body, value in ((b"1", "a"), (b"2", "a"), (b"3", "b"), (b"x", "before")):
+        publish(sender, body, value)
+    for _ in range(commits):
+        for name in waits:
+            if cluster[name].group is not None:
+                cluster[name].complete()
+        cluster.turn()
+    for name in waits:
+        cluster[name].disk_waits = False
+    cluster.kill(owner)
+    cluster.wait(3000)
+    assert cluster.queue(CACHE).owner != owner
+    for body, value in ((b"4", "b"), (b"5", "c"), (b"6", "before")):
+        publish(sender, body, value)
+    cluster.wait(3000)
+    assert taken(survivor(cluster, owner)) == [b"0", b"1", b"3", b"5"]
