@@ -89,8 +89,8 @@ def document(reading: Reading, exchange: Exchange) -> Document:
         policy = reading.map.exchange_settings(exchange).policy
         if policy is not None:
             answer["policy"] = policy
-    if exchange.type == DELAYED:
-        queue = reading.map.queue(exchange.vhost, delay_queue(exchange.name))
+    queue = reading.map.queue(exchange.vhost, delay_queue(exchange.name))
+    if exchange.type == DELAYED or (queue is not None and queue.key_bits):
         track = None if queue is None else reading.replica.queue_track(queue)
         answer["messages_delayed"] = 0 if track is None else track.row.ready
     told = reading.replica.exchanges.get((exchange.vhost, exchange.name))

@@ -1,4 +1,4 @@
-"""Queues that come with an exchange and end with it: of delayed ones, and of those with a recent history. Pure."""
+"""Queues that are a part of an exchange: a delayed one, or one with a recent history or with delays in keys. Pure."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 from clusterbroker.cluster.ids import QueueId
 
 from .commands import DeclareDelayedExchange, DeclareHistoryExchange
+from .delay_commands import KeepDelays
 from .entities import Queue
 from .queue_rules import NAME_BYTES_MAX
 
@@ -21,9 +22,12 @@ def name_of(prefix: str, exchange: str) -> str:
 
 
 def queue_with(
-    queue_id: QueueId, name: str, command: DeclareDelayedExchange | DeclareHistoryExchange, arguments: dict[str, Any]
+    queue_id: QueueId,
+    name: str,
+    command: DeclareDelayedExchange | DeclareHistoryExchange | KeepDelays,
+    arguments: dict[str, Any],
 ) -> Queue:
-    """The queue of an exchange that is declared, before it has a place."""
+    """The queue of an exchange, before it has a place."""
     return Queue(
         vhost=command.vhost,
         name=name,

@@ -21,6 +21,7 @@ from clusterbroker.cluster.errors import LimitReached, NewerRelease, Preconditio
 
 from . import commands as c
 from .changes import Change, LevelRaised
+from .delay_bits import BITS_SETTINGS
 from .exchange_rules import DELAY_RATE
 from .members import Members
 from .pool_entities import NOOP
@@ -56,6 +57,7 @@ ASKED_HOLDERS: Final = 6
 NUMBERED_RUNS: Final = 6
 ASKED_COMMITS: Final = 6
 DEDUPLICATING: Final = 6
+DELAY_BITS: Final = 7
 MEMBERS_MAX: Final = 253
 """From LINK_RECOVERY on: a message's holder is one byte, of which two values are no member's."""
 LEVELS: Final = (
@@ -99,6 +101,12 @@ LEVELS: Final = (
         "or nothing",
         (c.RetireWorkers, c.DeclareHistoryExchange, c.DirectGroup),
         settings=(DEDUPLICATION,),
+    ),
+    Level(
+        DELAY_BITS,
+        "delays in routing keys (policy keys delay-bits and delay-exchange)",
+        (c.KeepDelays, c.EndDelays),
+        settings=BITS_SETTINGS,
     ),
 )
 LEVEL: Final = LEVELS[-1].number

@@ -104,6 +104,8 @@ class MapParts:
             c.DeclareDelayedExchange: self.queues.declare_delayed,
             c.DeclareHistoryExchange: self.queues.declare_history,
             c.DeleteExchange: self._delete_exchange,
+            c.KeepDelays: self.queues.keep_delays,
+            c.EndDelays: self.queues.end_delays,
             c.Bind: self.vhosts.bind,
             c.Unbind: self.vhosts.unbind,
             c.DeclareQueue: self.queues.declare,
