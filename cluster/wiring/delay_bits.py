@@ -16,7 +16,7 @@ ended. As long as there is no queue, keys go as without the policy.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 from clusterbroker.cluster.ids import QueueId
 
@@ -25,9 +25,6 @@ from .delay_commands import KeepDelays
 from .delays import delay_queue
 from .entities import DEAD_LETTERS, DELAYS, KEY_BITS, Exchange, Queue
 from .exchange_queues import queue_with
-
-if TYPE_CHECKING:
-    from .policies import ExchangeSettings
 
 DELAY_BITS: Final = "delay-bits"
 DELAY_EXCHANGE: Final = "delay-exchange"
@@ -38,6 +35,15 @@ BITS_MAX: Final = 28
 KIND: Final = "topic"
 """The type of the exchanges that have such keys."""
 NAME_BYTES_MAX: Final = 255
+
+
+class KeySettings(Protocol):
+    """What the policy of an exchange says of its keys (`ExchangeSettings`)."""
+
+    @property
+    def delay_bits(self) -> int | None: ...
+    @property
+    def delay_exchange(self) -> str | None: ...
 
 
 def problem_of(key: str, value: Any) -> str | None:
@@ -59,7 +65,7 @@ def missing_one(definition: dict[str, Any]) -> str | None:
     return next(key for key in BITS_SETTINGS if key not in said) if len(said) == 1 else None
 
 
-def delays_by_keys(exchange: Exchange, settings: ExchangeSettings) -> bool:
+def delays_by_keys(exchange: Exchange, settings: KeySettings) -> bool:
     """Whether its policy is for keys with a delay. No exchange of the broker's own has them, nor one of another type;
     one that is its own target would delay for ever."""
     return (
@@ -70,13 +76,13 @@ def delays_by_keys(exchange: Exchange, settings: ExchangeSettings) -> bool:
     )
 
 
-def wants(exchange: Exchange, settings: ExchangeSettings, queue: Queue) -> bool:
+def wants(exchange: Exchange, settings: KeySettings, queue: Queue) -> bool:
     """Whether messages shall wait in this queue of the exchange."""
     said = settings.delay_bits, settings.delay_exchange
     return delays_by_keys(exchange, settings) and (queue.key_bits, queue.delay_exchange) == said
 
 
-def keeping(queue_id: QueueId, command: KeepDelays, settings: ExchangeSettings) -> Queue:
+def keeping(queue_id: QueueId, command: KeepDelays, settings: KeySettings) -> Queue:
     """The queue before it has a place."""
     arguments: dict[str, Any] = {
         DELAYS: command.exchange,

@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
+from clusterbroker.broker.wire.amqp10.performatives import Accepted
+
+from ..amqp10.conftest import connect10  # noqa: F401
 from ..channel import Channel
 from ..marks import rule
 from ..target import Target
 from ..wire import eventually
 from .conftest import Name
+from .test_amqp10 import annotated
 
 BITS = 28
 EARLY_S = 0.1
 """Queues count whole milliseconds from when a message came, at a node's own clock."""
+
+
+def key_of(delay_s: int) -> str:
+    return ".".join(f"{delay_s:0{BITS}b}") + ".a.task"
 
 
 class Levels:
@@ -45,7 +54,7 @@ class Levels:
         channel.queue_bind(self.queue, self.exchange, "#.a.task")
 
     def publish(self, delay_s: int, body: bytes) -> None:
-        key = ".".join(f"{delay_s:0{BITS}b}") + ".a.task"
+        key = key_of(delay_s)
         self.channel.basic_publish(self.entry, key, body, headers={"task": "add"}, correlation_id="c", delivery_mode=2)
 
     def end(self) -> None:
@@ -122,6 +131,22 @@ def test_without_the_policy_what_waits_still_comes(channel: Channel, target: Tar
     channel.consume(by_policy.queue, no_ack=True)
     got = channel.delivery(15)
     assert (got.body, got.headers) == (b"x", {"task": "add"})
+
+
+@rule("91")
+def test_a_message_of_amqp_1_0_waits_by_its_key_too(
+    channel: Channel, target: Target, by_policy: Levels, connect10: Any  # noqa: F811
+) -> None:  # fmt: skip
+    began_s = time.time()
+    for delay_s in (1, 2**BITS - 1):
+        sender = connect10().session().sender(f"/exchanges/{by_policy.entry}/{key_of(delay_s)}")
+        assert sender.outcome(sender.transfer(annotated(b"x", x_delay=3_600_000))) == Accepted()
+    channel.consume(by_policy.queue, no_ack=True)
+    got = channel.delivery(15)
+    assert time.time() > began_s + 1 - EARLY_S, "it waited"
+    assert (got.exchange, got.routing_key) == (by_policy.delivery, key_of(1))
+    assert got.headers["x-delay"] == 3_600_000, "that is no delay of this exchange"
+    eventually(lambda: waiting(target, by_policy) == 1)
 
 
 @rule("91")

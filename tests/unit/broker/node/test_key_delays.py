@@ -279,3 +279,36 @@ def test_one_of_two_targets_that_refuses_gets_it_later(world: World) -> None:
     assert came.body == b"x"
     assert came.method.exchange == DELIVERY
     assert came.properties.headers == {"task": "add", "x-delay": 7}
+
+
+def test_a_number_comes_once_however_often_it_is_sent(world: World) -> None:
+    client = world.client()
+    client.consume("tasks", no_ack=True)
+    for _ in range(2):
+        publish(client, 1, b"x", x_producer="p", x_seq=1)
+    assert waiting(world).ring.ready == 1
+    world.wait(1001)
+    assert bodies(client.hear()) == [b"x"]
+    publish(client, 1, b"x", x_producer="p", x_seq=1)
+    assert waiting(world).ring.ready == 0
+
+
+def test_what_was_on_its_way_and_finds_no_queue_any_more_waits_anew(world: World) -> None:
+    """The node ends when a due message is held for its queue, which does not know it."""
+    publish(confirming(world), 1, b"x")
+    world.disk_waits = True
+    world.wait(1001)
+    assert list(waiting(world).ring.dead())
+    world.command(c.Unbind(vhost="/", source=DELIVERY, destination="tasks", routing_key="#.tasks"))
+    world.disk_waits = False
+    world.crash(kept=1)
+    assert QUEUE in world.node.vhosts["/"].queues
+    world.wait(1)
+    queue = waiting(world)
+    assert not list(queue.ring.dead())
+    assert queue.ring.ready == 1
+    client = world.client()
+    client.ask(m.QueueBind(0, "tasks", DELIVERY, "#.tasks"))
+    client.consume("tasks", no_ack=True)
+    world.wait(UNROUTED_MS + 1)
+    assert bodies(client.hear()) == [b"x"]
