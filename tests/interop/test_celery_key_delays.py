@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
 import os
 import subprocess
@@ -19,6 +20,7 @@ from tests.faults.node import wait_for
 from tests.interop.test_celery_delayed import EARLY_S, WAIT_S, Delayed
 
 ENTRY = "celery_delayed_27"
+APPLICATION = "tests.interop.celery_delayed_app"
 DELAY_QUEUE = f"amq.delay.{ENTRY}"
 POLICY = {"delay-bits": 28, "delay-exchange": "celery_delayed_delivery"}
 
@@ -33,12 +35,14 @@ def delayed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Delayed]:
 
 @pytest.fixture(scope="module")
 def tasks(delayed: Delayed) -> Iterator[Any]:
-    from tests.interop import celery_delayed_app
-
-    celery_delayed_app.app.conf.broker_url = delayed.urls
+    # an application of its own: one that has published keeps its connections to the nodes of another module
+    sys.modules.pop(APPLICATION, None)
+    application = importlib.import_module(APPLICATION)
+    application.app.conf.broker_url = delayed.urls
     os.environ["INTEROP_NOTES"] = str(delayed.notes)
-    yield celery_delayed_app
-    celery_delayed_app.app.close()
+    yield application
+    application.app.close()
+    sys.modules.pop(APPLICATION, None)
 
 
 def command(delayed: Delayed, *words: str) -> None:
