@@ -7,6 +7,7 @@ whole seconds only), in turns:
 
     exchange            an exchange `x-delayed-message` of this broker, and `x-delay`
     levels              Celery's topology (kombu), quorum queues, on this broker
+    levels, kept once   the same with the policy keys `delay-bits` and `delay-exchange`: the publishes are the same
     levels, RabbitMQ    the same on RabbitMQ
 
 Printed: confirmed publishes a second; processor time of the broker from the first publish until the last arrival, us a
@@ -18,7 +19,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import random
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -41,6 +45,7 @@ from clusterbroker.broker.wire.amqp091 import methods as m
 
 QUEUE, EXCHANGE, KEY = "tasks", "celery", "tasks"
 LEVEL: Final = "celery_delayed_27"
+ONCE: Final = "levels, kept once"
 WINDOW: Final = 500
 DUE_S: Final = range(1, 9)
 IDLE_S: Final = 3.0
@@ -48,6 +53,7 @@ LATE_S: Final = 60.0
 
 Send = Callable[[Client, int, bytes], int]
 """A message of this body, due after so many seconds; its publish's number."""
+KEPT_ONCE: Final = {"delay-bits": 28, "delay-exchange": "celery_delayed_delivery"}
 
 
 async def make_exchange(client: Client) -> None:
@@ -64,6 +70,14 @@ def make_levels(server: Server) -> None:
         queue = kombu.Queue(QUEUE, exchange, routing_key=KEY, queue_arguments={"x-queue-type": "quorum"})
         queue.bind(connection.channel()).declare()
         bind_queue_to_native_delayed_delivery_exchange(connection, queue)
+
+
+def keep_once(server: Server) -> None:
+    """From then on the highest level keeps messages once."""
+    assert isinstance(server, OurNode)
+    line = [sys.executable, "-m", "clusterbroker.broker.cli.main", "policies", "set", "celery", f"^{LEVEL}$"]
+    line += [json.dumps(KEPT_ONCE), "--apply-to", "exchanges", "--data-dir", str(server.directory / "data")]
+    subprocess.run(line, check=True)
 
 
 def send_delayed(client: Client, due_s: int, body: bytes) -> int:
@@ -95,7 +109,7 @@ class Arrivals:
             self.over.set()
 
 
-async def run(server: Server, send: Send, count: int, seed: int) -> str:
+async def run(server: Server, send: Send, count: int, seed: int, kept_once: bool) -> str:
     """One row."""
     where = target(url(server))
     publisher = await Client.open(where, timeout_s=30, heartbeat_s=60)
@@ -104,6 +118,8 @@ async def run(server: Server, send: Send, count: int, seed: int) -> str:
         await make_exchange(publisher)
     else:
         await asyncio.to_thread(make_levels, server)
+    if kept_once:
+        await asyncio.to_thread(keep_once, server)
     await publisher.call(m.ConfirmSelect())
     arrivals, confirms, dice = Arrivals(count), Confirmed(publisher), random.Random(seed)
     arrivals.client, consumer.on_deliver = consumer, arrivals.on_deliver
@@ -134,6 +150,7 @@ async def main(count: int, rounds: int, peer: bool) -> None:
     ways: list[tuple[str, type[Server], Send]] = [
         ("exchange", OurNode, send_delayed),
         ("levels", OurNode, send_by_levels),
+        (ONCE, OurNode, send_by_levels),
     ]
     if peer:
         ways.append(("levels, RabbitMQ", SERVERS["rabbitmq"], send_by_levels))
@@ -141,7 +158,7 @@ async def main(count: int, rounds: int, peer: bool) -> None:
         for name, kind, send in ways:
             with tempfile.TemporaryDirectory() as directory, kind(Path(directory) / "server") as server:
                 server.start()
-                print(f"{name:18}{await run(server, send, count, round_)}", flush=True)
+                print(f"{name:18}{await run(server, send, count, round_, name == ONCE)}", flush=True)
 
 
 if __name__ == "__main__":

@@ -194,6 +194,33 @@ def fired_header(Message message not None):
     return header
 
 
+def key_delay_s(Message message not None, int bits):
+    """The seconds that the routing key says by so many bits, the highest first: `1.0. ... .1.KEY`. 0 also of a key of
+    another form, and of one with nothing behind the bits."""
+    cdef bytes address = message.address
+    cdef const uint8_t *p = <const uint8_t *>PyBytes_AS_STRING(address)
+    cdef size_t at = 1 + p[0]  # the key's length, behind the exchange
+    cdef const uint8_t *key = p + at + 1
+    cdef uint32_t seconds = 0
+    cdef int place
+    if p[at] <= 2 * bits:
+        return 0
+    for place in range(bits):
+        if (key[2 * place] != c"0" and key[2 * place] != c"1") or key[2 * place + 1] != c".":
+            return 0
+        seconds = seconds << 1 | (key[2 * place] == c"1")
+    return seconds
+
+
+def kept_header(Message message not None):
+    """The header of a message that is due, as its publisher wrote it. None: that is not to be done here; targets of its
+    own are such a reason."""
+    cdef Found found
+    if not look(message, &found) or found.at[TARGETS]:
+        return None
+    return PyBytes_FromStringAndSize(<const char *>payload_start(message), message.header_length)
+
+
 def waiting(Message message not None, int64_t now_ms, int64_t due_ms) -> Message:
     """The message as one that waits until then: its time to live is the absolute due time, ten years from now at most,
     and it outlives its node."""

@@ -59,17 +59,6 @@ FOREVER: Final = 2**62
 __all__ = ["BATCH", "HELD_MAX", "KEYS_MAX", "DelayQueue"]
 
 
-def time_and_key(message: Message, now_ms: int) -> tuple[int, str]:
-    """When a message is due and under which key it waits; whoever took it from its publisher set its time. 0: it is not
-    delayed."""
-    taken_ms = message.time_ms or now_ms
-    said = due_of(message, taken_ms)
-    if said is None:
-        headers = routing_headers(message)
-        said = due_ms(headers, taken_ms) or 0, delay_key(headers)
-    return said
-
-
 class DelayQueue(Queue):
     """See the module."""
 
@@ -104,7 +93,7 @@ class DelayQueue(Queue):
         self.ring.mark()
 
     def _resume(self) -> None:
-        self.letters = DueLetters(self, self._returned)
+        self.letters = DueLetters(self, self._returned, self._letter_nowhere)
         self.letters.resume()
 
     def message_count(self, _: int) -> int:
@@ -149,7 +138,7 @@ class DelayQueue(Queue):
         """One that takes the place of another has the room of that."""
         if not self.rejects:
             return True
-        keys = [time_and_key(message, now_ms)[1] for message in messages]
+        keys = [self._time_and_key(message, now_ms)[1] for message in messages]
         new = {key for key in keys if key and not self.under(key)}
         if new and len(self._keys) + len(new) > KEYS_MAX and not self._free_keys(len(new)):
             return False
@@ -170,9 +159,19 @@ class DelayQueue(Queue):
         self._keys = {key: seq for key, seq in self._keys.items() if self._waits(seq)}
         return len(self._keys) + wanted <= KEYS_MAX
 
+    def _time_and_key(self, message: Message, now_ms: int) -> tuple[int, str]:
+        """When a message is due and under which key it waits; whoever took it from its publisher set its time. 0: it is
+        not delayed."""
+        taken_ms = message.time_ms or now_ms
+        said = due_of(message, taken_ms)
+        if said is None:
+            headers = routing_headers(message)
+            said = due_ms(headers, taken_ms) or 0, delay_key(headers)
+        return said
+
     def _append(self, messages: Sequence[Message], now_ms: int) -> None:
         seq = self.ring.next_seq
-        said = [time_and_key(message, now_ms) for message in messages]
+        said = [self._time_and_key(message, now_ms) for message in messages]
         self.ring.append(
             [
                 waiting(message, now_ms, due or message.time_ms or now_ms)
@@ -383,8 +382,7 @@ class DelayQueue(Queue):
             self._index.add(now_ms + RETRY_FIRST_MS, seq)
             return
         if not targets:
-            self.ring.settle(seq)
-            self._forget_key(seq, message)
+            self._nowhere(seq, message, now_ms)
             return
         withheld = []
         for target in targets:
@@ -409,6 +407,14 @@ class DelayQueue(Queue):
         if only is lane:
             only.again_ms = max(only.again_ms, now_ms + RETRY_FIRST_MS)
         only.parked.add(message.ttl_ms, seq)
+
+    def _nowhere(self, seq: int, message: Message, _now_ms: int, /) -> None:
+        """No queue is behind the exchange for a due message: it is dropped."""
+        self.ring.settle(seq)
+        self._forget_key(seq, message)
+
+    def _letter_nowhere(self, letter: Letter) -> None:
+        """As `_nowhere`, of a letter that the owner before held; it is settled afterwards."""
 
     def _key(self, message: Message) -> str:
         said = due_of(message, 0)

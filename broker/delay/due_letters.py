@@ -66,15 +66,20 @@ class Letter:
 
 
 class DueLetters:
-    """Of one delay queue and epoch. `returned` is called in the place of a settlement, and settles."""
+    """Of one delay queue and epoch. `returned` is called before the settlement of a letter that some have refused,
+    `nowhere` of one that the owner before held and that finds no queue any more."""
 
     __slots__ = (
-        "_leaving", "_line", "_narrowing", "_open", "_queue", "_returned", "_stalled", "ended", "held_bytes", "lanes",
+        "_leaving", "_line", "_narrowing", "_nowhere", "_open", "_queue", "_returned", "_stalled", "ended",
+        "held_bytes", "lanes",
     )  # fmt: skip
 
-    def __init__(self, queue: LocalQueue, returned: Callable[[Letter], None]) -> None:
+    def __init__(
+        self, queue: LocalQueue, returned: Callable[[Letter], None], nowhere: Callable[[Letter], None] = lambda _: None
+    ) -> None:
         self._queue = queue
         self._returned = returned
+        self._nowhere = nowhere
         self._open: dict[int, Letter] = {}  # by number: held, or settled and that is not committed
         self._line: deque[Letter] = deque()  # not published yet, in order
         self._leaving: deque[tuple[Letter, int]] = deque()  # settled, and the mark of the commit of that
@@ -220,6 +225,7 @@ class DueLetters:
     def _send(self, run: Sequence[Letter]) -> None:
         targets = tuple(run[0].awaited)
         if not targets:
+            self._nowhere(run[0])
             self._ends(run[0])
             return
         queue, now_ms = self._queue, self._queue.host.now_ms

@@ -18,6 +18,7 @@ from clusterbroker.broker.stats.inspection import SHOWN_MAX, TREATED_MAX, TRUNCA
 from clusterbroker.broker.stats.message_filter import LENGTH_MAX
 from clusterbroker.cluster.passwords import PASSWORD_BYTES_MAX, SCRYPT, SHA256, SHA512
 from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.cluster.wiring.delay_bits import BITS_MAX, DELAY_BITS, DELAY_EXCHANGE
 from clusterbroker.cluster.wiring.delays import as_delayed
 from clusterbroker.cluster.wiring.entities import VHOST_LIMITS, ApplyTo, UserLimits
 from clusterbroker.cluster.wiring.exchange_rules import (
@@ -59,7 +60,11 @@ OPERATOR_DEFINITION: Final = table_schema(
     {key: dict(rule.legal.schema) for key, rule in POLICY_RULES.items()}, minProperties=1, additionalProperties=False
 )
 POLICY_DEFINITION: Final = {
-    **OPERATOR_DEFINITION, "properties": {**OPERATOR_DEFINITION["properties"], ALTERNATE_EXCHANGE: text_schema()},
+    **OPERATOR_DEFINITION,
+    "properties": {
+        **OPERATOR_DEFINITION["properties"], ALTERNATE_EXCHANGE: text_schema(),
+        DELAY_BITS: integer(1, BITS_MAX), DELAY_EXCHANGE: text_schema("Where messages go whose keys had a delay"),
+    },
 }  # fmt: skip
 _EXCHANGE_ARGUMENTS: Final = table_schema(
     {ALTERNATE_EXCHANGE: text_schema("Where messages go that no queue is bound for"), "hash-header": text_schema(),

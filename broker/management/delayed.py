@@ -22,7 +22,7 @@ from clusterbroker.broker.stats.inspection import (
 from clusterbroker.broker.stats.message_filter import LENGTH_MAX, BadFilter, parse
 from clusterbroker.cluster.wiring.delays import DELAY_MS_MAX, delay_queue
 from clusterbroker.cluster.wiring.entities import Exchange, Queue
-from clusterbroker.cluster.wiring.exchange_rules import DELAYED, routing_type
+from clusterbroker.cluster.wiring.exchange_rules import routing_type
 
 from .bodies import ENCODINGS, Which
 from .errors import bad_request, not_authorised, object_not_found
@@ -87,10 +87,9 @@ def run(question: Question, reading: Reading, path: Path, said: Said) -> Request
 
 def _found(reading: Reading, vhost: str, name: str) -> tuple[Exchange, Queue]:
     exchange = reading.map.exchange(vhost, name)
-    if exchange is None or exchange.type != DELAYED:
-        raise object_not_found()
     queue = reading.map.queue(vhost, delay_queue(name))
-    assert queue is not None, "a delayed exchange has a queue"
+    if exchange is None or queue is None or queue.delays != name:
+        raise object_not_found()
     return exchange, queue
 
 

@@ -98,8 +98,8 @@ def document(reading: Reading, exchange: Exchange) -> Document:
         if policy is not None:
             answer["policy"] = policy
     for kind, name_of, field in _COUNTED:
-        if exchange.type == kind:
-            queue = reading.map.queue(exchange.vhost, name_of(exchange.name))
+        queue = reading.map.queue(exchange.vhost, name_of(exchange.name))
+        if exchange.type == kind or (kind == DELAYED and queue is not None and queue.key_bits):
             track = None if queue is None else reading.replica.queue_track(queue)
             answer[field] = 0 if track is None else track.row.ready
     told = reading.replica.exchanges.get((exchange.vhost, exchange.name))

@@ -32,6 +32,7 @@ from typing import Any, Final, NamedTuple
 from clusterbroker.broker.bridges.shovel import COMPONENT as SHOVEL
 from clusterbroker.broker.bridges.shovel import BadBridge, bridge
 from clusterbroker.cluster.passwords import MD5
+from clusterbroker.cluster.wiring.delay_bits import BITS_SETTINGS
 from clusterbroker.cluster.wiring.exchange_rules import DECLARABLE, DELAYED, DELAYED_TYPE, TYPES
 from clusterbroker.cluster.wiring.policies import ALTERNATE_EXCHANGE
 from clusterbroker.cluster.wiring.queue_settings import POLICY_RULES, QUEUE_TYPES
@@ -242,7 +243,7 @@ def _definition(kind: str, entry: Entry, findings: _Findings) -> Entry:
     name = _named(kind, entry)
     after: Entry = {}
     unsupported = False
-    known = {*POLICY_RULES, ALTERNATE_EXCHANGE} if kind == "policy" else {*POLICY_RULES}
+    known = {*POLICY_RULES, ALTERNATE_EXCHANGE, *BITS_SETTINGS} if kind == "policy" else {*POLICY_RULES}
     for key, value in before.items():
         if key in known:
             after[key] = value

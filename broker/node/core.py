@@ -315,6 +315,7 @@ class Node:
             return
         self.watching.began(entity.vhost, handle)
         vhost.add_queue(entity.name, handle)
+        reactions.queue_begins(self, vhost, entity)
 
     def forget_ring(self, ring: Ring) -> None:
         """What the journal has of it is not wanted any more."""

@@ -1,6 +1,9 @@
 """What goes on when a delayed message is due, and to whom: to those behind its exchange now, or nobody. It keeps the
 address with which it was published; its time to live begins.
 
+One whose delay stood in its key goes to the exchange that its queue names, by the same key and with its headers as they
+are. It says that it was published where the lowest of the levels that it stands for would have published it (`level`).
+
 Most headers are not decoded: delays are negated where they stand (`content.delays`), and messages of one address go the
 way that the router remembers. Headers that the way depends on, CC, BCC and targets of its own are for Python.
 """
@@ -12,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from msgspec.structs import replace
 
-from clusterbroker.broker.content.delays import fired_header
+from clusterbroker.broker.content.delays import fired_header, kept_header, key_delay_s
 from clusterbroker.broker.content.message import republished, with_flags
 from clusterbroker.broker.content.properties import properties_of
 from clusterbroker.broker.queues.handle import QueueHandle
@@ -24,6 +27,8 @@ from clusterbroker.broker.routing.choosing import EVERY, numbered
 from clusterbroker.broker.routing.delays import TARGETS, negated, undelayed
 from clusterbroker.broker.routing.router import Route
 from clusterbroker.broker.wire.amqp091.codec import make_message
+from clusterbroker.broker.wire.amqp091.domains import push_shortstr
+from clusterbroker.cluster.wiring.entities import Queue as QueueEntity
 from clusterbroker.journal.layout import ANSWERABLE
 from clusterbroker.journal.record import Message
 
@@ -51,6 +56,8 @@ class DueMessages:
     def targets(self, queue: LocalQueue, message: Message) -> Sequence[QueueHandle] | None:
         """See `Due.targets`."""
         vhost = self._node.vhosts.get(queue.entity.vhost)
+        if vhost is not None and queue.entity.key_bits:
+            return self._of_key(vhost, queue, message)
         if vhost is None or vhost.router.exchange_type(queue.entity.delays) is None:
             return None
         targets = self._targets(vhost, queue, message)
@@ -64,6 +71,28 @@ class DueMessages:
             return self._of_its_own(vhost, queue, message)
         self._node.effort.looked(message.header_length)
         return self._route(vhost, queue, message, (), _number(message)).targets
+
+    def _of_key(self, vhost: VirtualHost, queue: LocalQueue, message: Message) -> Sequence[QueueHandle]:
+        """Of a message with its delay in its key: not to its queue again, for that would be a circle."""
+        key = message.routing_key.decode("utf-8", "surrogateescape")
+        properties = None
+
+        def known() -> Any:
+            nonlocal properties
+            properties = properties or properties_of(message)
+            return properties
+
+        route = vhost.router.reach(
+            queue.entity.delay_exchange, key, lambda: known().headers or {}, (),
+            lambda name: getattr(known(), name, None), _number(message),
+        )  # fmt: skip
+        targets: Sequence[QueueHandle] = route.targets
+        if queue.name in route.queues:
+            targets = [one for one in targets if one.name != queue.name]
+        if kept_header(message) is None and isinstance(left := (known().headers or {}).get(TARGETS), list):
+            targets = [one for one in targets if one.name in left]
+        self._node.effort.looked(message.header_length)
+        return targets
 
     @staticmethod
     def _route(
@@ -97,9 +126,15 @@ class DueMessages:
     ) -> None:  # fmt: skip
         """See `Due.publish`."""
         node, now_ms = self._node, self._node.now_ms
-        made = [self._fired(message, len(targets), now_ms) for message in messages]
-        if (vhost := node.vhosts.get(queue.entity.vhost)) is not None:
-            vhost.counts(queue.entity.delays).publish_out += len(targets) * len(made)
+        vhost, of_key = node.vhosts.get(queue.entity.vhost), queue.entity.key_bits
+        if vhost is not None and of_key:
+            made = [self._fired_by_key(vhost, queue, message, len(targets), now_ms) for message in messages]
+        else:
+            made = [self._fired(message, len(targets), now_ms) for message in messages]
+        if vhost is not None:
+            vhost.counts(queue.entity.delay_exchange if of_key else queue.entity.delays).publish_out += len(
+                targets
+            ) * len(made)
         before, self._letters.dead_lettering = self._letters.dead_lettering, True
         try:
             self._give(queue, made, numbers, targets, tickets)
@@ -135,6 +170,34 @@ class DueMessages:
         made = make_message(message.address, header, message.body, now_ms)
         assert isinstance(made, Message), "what was accepted is well-formed"
         return with_flags(made, made.flags | ANSWERABLE) if message.flags & ANSWERABLE else made
+
+    def _fired_by_key(
+        self, vhost: VirtualHost, queue: LocalQueue, message: Message, targets: int, now_ms: int
+    ) -> Message:
+        effort, entity = self._node.effort, queue.entity
+        exchange = level(vhost, entity, key_delay_s(message, entity.key_bits))
+        if (header := kept_header(message)) is None:
+            effort.letter(message.header_length, targets)
+            properties = properties_of(message)
+            seen = {name: value for name, value in (properties.headers or {}).items() if name != TARGETS}
+            key = message.routing_key.decode("utf-8", "surrogateescape")
+            return republished(message, exchange, key, replace(properties, headers=seen or None), now_ms)
+        effort.due(message.header_length, targets)
+        address = push_shortstr(exchange) + message.address[1 + message.address[0] :]
+        made = make_message(address, header, message.body, now_ms)
+        assert isinstance(made, Message), "what was accepted is well-formed"
+        return with_flags(made, made.flags | ANSWERABLE) if message.flags & ANSWERABLE else made
+
+
+def level(vhost: VirtualHost, entity: QueueEntity, delay_s: int) -> str:
+    """The exchange to which the last queue of the levels gives its dead letters: that of the lowest bit that is set has
+    the one below, if there are levels with names NAME_BITS-1 ... NAME_0, and that of bit 0 the last exchange."""
+    lowest = (delay_s & -delay_s).bit_length() - 1
+    stem = entity.delays.removesuffix(str(entity.key_bits - 1))
+    below = f"{stem}{lowest - 1}"
+    if lowest < 1 or not stem.endswith("_") or vhost.router.exchange_type(below) is None:
+        return entity.delay_exchange
+    return below
 
 
 def _number(message: Message) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from clusterbroker.broker.delay.delay_queue import DelayQueue
+from clusterbroker.broker.delay.key_delays import KeyDelayQueue
 from clusterbroker.broker.pools.activity_queue import ActivityQueue
 from clusterbroker.broker.pools.dead_queue import DeadQueue
 from clusterbroker.broker.pools.group_queue import GroupQueue
@@ -73,7 +74,7 @@ def new_queue(node: FactoryNode, entity: QueueEntity, found: Ring | None = None)
     if ring.past is not None:
         return Stream(entity, settings, ring, node, node.now_ms)
     if entity.delays:
-        waiting = DelayQueue(entity, settings, ring, node, node.now_ms)
+        waiting = (KeyDelayQueue if entity.key_bits else DelayQueue)(entity, settings, ring, node, node.now_ms)
         if not ring.replica:  # a replicated queue's epoch begins with it
             waiting.begin_alone()
         return waiting

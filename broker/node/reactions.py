@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from clusterbroker.broker.node.renewals import keep_delays
 from clusterbroker.broker.node.vhost import VirtualHost
 from clusterbroker.cluster.wiring import changes
 from clusterbroker.cluster.wiring.commands import AnyCommand, Bind, Ending, Loosen
 from clusterbroker.cluster.wiring.deduplication import cache_queue
 from clusterbroker.cluster.wiring.delays import delay_queue
+from clusterbroker.cluster.wiring.entities import Queue
 from clusterbroker.cluster.wiring.exchange_rules import DEDUPLICATING, DELAYED, HISTORY, STAGING, routing_type
 from clusterbroker.cluster.wiring.histories import history_queue
 from clusterbroker.cluster.wiring.map import Applied
@@ -54,6 +56,12 @@ def queue_declared(node: ReactingNode, change: changes.QueueDeclared) -> None:
         node.add_queue(change.queue)
 
 
+def queue_begins(node: NodeCore, vhost: VirtualHost, entity: Queue) -> None:
+    """There is a queue to deliver to: by command, or at the start."""
+    if entity.key_bits:
+        keep_delays(node, vhost, entity.delays)
+
+
 def queue_deleted(node: ReactingNode, change: changes.QueueDeleted) -> None:
     entity = change.queue
     vhost = node.vhosts[entity.vhost]
@@ -61,6 +69,8 @@ def queue_deleted(node: ReactingNode, change: changes.QueueDeleted) -> None:
         return
     if not entity.staging:
         vhost.remove_queue(entity.name)
+    if entity.key_bits:
+        keep_delays(node, vhost, entity.delays)
     node.streams.deleted(entity.queue_id)
     if node.role is not None:
         node.role.deleted(entity)
@@ -113,13 +123,16 @@ def exchange_declared(node: ReactingNode, change: changes.ExchangeDeclared) -> N
             history_queue(exchange.name) if exchange.type == HISTORY else None,
             cache_queue(exchange.name) if exchange.type == DEDUPLICATING else None,
         )  # fmt: skip
+        keep_delays(node, node.vhosts[exchange.vhost], exchange.name)
 
 
 def exchange_deleted(node: ReactingNode, change: changes.ExchangeDeleted) -> None:
     if change.exchange.type == STAGING:
         return
     node.exchange_count -= 1
-    node.vhosts[change.exchange.vhost].remove_exchange(change.exchange.name)
+    vhost = node.vhosts[change.exchange.vhost]
+    vhost.remove_exchange(change.exchange.name)
+    keep_delays(node, vhost, change.exchange.name)
 
 
 def segment_known(node: ReactingNode, change: changes.SegmentOpened | changes.SegmentCommitted) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from clusterbroker.broker.routing.labour import STEPS_AT_ONCE
+from clusterbroker.cluster.wiring.delays import delay_queue
 
 if TYPE_CHECKING:
     from clusterbroker.broker.node.ports import NodeCore
@@ -23,6 +24,18 @@ AT_ONCE: Final = 256
 SLICE: Final = 128
 SLICE_NS: Final = 5_000_000
 """A slice, there as well, ends with the first of these: so many queues, so much time."""
+
+
+def keep_delays(node: NodeCore, vhost: VirtualHost, name: str) -> None:
+    """The policy, the exchange or its queue is another one: whether messages with delays in their keys wait there. The
+    queue looks whether it is still wanted."""
+    entity = node.map.queue(vhost.name, delay_queue(name))
+    queue = None if entity is None or not entity.key_bits else vhost.queues.get(entity.name)
+    bits = entity.key_bits if entity is not None and queue is not None and node.map.wants_delays(entity) else 0
+    if vhost.router.exchange_type(name) is not None:
+        vhost.router.set_key_bits(name, bits, "" if entity is None else entity.name)
+    if entity is not None and (owned := node.queues.get(entity.queue_id)) is not None:
+        owned.ring.mark()
 
 
 class Renewals:
@@ -101,3 +114,4 @@ class Renewals:
         # one that the same command has declared is told later, and begins with what the policy says
         if exchange is not None and vhost.router.exchange_type(name) is not None:
             vhost.router.set_alternate(name, self._node.map.exchange_settings(exchange).alternate_exchange)
+            keep_delays(self._node, vhost, name)

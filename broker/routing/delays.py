@@ -11,7 +11,9 @@ delay: a message that was delayed carries its `x-delay` negated, and passes the 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from functools import cache
 from math import isfinite
 from typing import Any, Final
 
@@ -86,6 +88,18 @@ def negated(headers: Mapping[str, Any]) -> dict[str, Any]:
 def undelayed(headers: Mapping[str, Any]) -> dict[str, Any]:
     """The headers by which a message that is due is routed: no exchange on its way delays it."""
     return {name: value for name, value in headers.items() if name not in TIMES and name not in DELAYS}
+
+
+@cache
+def _bits(count: int) -> re.Pattern[str]:
+    return re.compile(rf"((?:[01]\.){{{count}}}).+", re.DOTALL)
+
+
+def key_delay_s(key: str, bits: int) -> int:
+    """The seconds that a routing key of the form `b.b. ... .b.KEY` says by so many bits, the highest first; 0 also of a
+    key of another form, and of one with nothing behind the bits."""
+    found = _bits(bits).fullmatch(key)
+    return 0 if found is None else int(found[1].replace(".", ""), 2)
 
 
 def delay_key(headers: Mapping[str, Any] | None) -> str:

@@ -29,6 +29,9 @@ since the object may appear without a change of the wiring. A caller whose objec
 Direct reply-to names (`amq.rabbitmq.reply-to.*`) are no queues of the wiring; the session takes them out
 before it asks.
 
+*Delays in keys.* An exchange with `key_bits` (`set_key_bits`) gives a message whose only key begins with the bits of a
+delay to the queue in which it waits, and to nothing else. All other messages go by its bindings.
+
 *Choosing.* An exchange of a random type gives each message to one of its destinations (see `choosing`): by chance, or
 by the message's `number`. Which queues are here is asked for each message.
 """
@@ -40,7 +43,7 @@ from typing import Any, Generic, TypeVar
 
 from clusterbroker.broker.routing.binding import NO_ARGUMENTS, Binding, Destination
 from clusterbroker.broker.routing.choosing import Chance, Draws, one_of
-from clusterbroker.broker.routing.delays import due_ms, undelayed
+from clusterbroker.broker.routing.delays import due_ms, key_delay_s, undelayed
 from clusterbroker.broker.routing.exchange import EXCHANGE_TYPES, Exchange, PropertyOf
 from clusterbroker.broker.routing.histories import is_kept
 from clusterbroker.broker.routing.labour import STEPS_MAX, Labour, Steps, TooCostly
@@ -111,7 +114,7 @@ class Route(Generic[Q]):
 class _WiredExchange:
     """An exchange with what the router needs to know beside its bindings."""
 
-    __slots__ = ("alternate", "compares", "delays", "exchange", "internal", "keeps", "type")
+    __slots__ = ("alternate", "compares", "delays", "exchange", "internal", "keeps", "key_bits", "type")
 
     def __init__(
         self, exchange_type: str, exchange: Exchange, alternate: str | None, internal: bool, delays: str | None,
@@ -121,6 +124,7 @@ class _WiredExchange:
         self.delays = delays  # the queue in which delayed messages wait
         self.keeps = keeps  # the queue of its recent messages
         self.compares = compares  # the queue through which messages pass that are compared
+        self.key_bits: tuple[int, str] | None = None  # of the delay in a key, and the queue in which such messages wait
         self.exchange = exchange
         self.alternate = alternate
         self.internal = internal
@@ -193,6 +197,14 @@ class Router(Generic[Q]):
         """The alternate exchange of an exchange changed (by policy)."""
         self._exchanges[name].alternate = alternate
         self.forget()
+
+    def set_key_bits(self, name: str, bits: int, queue: str) -> None:
+        """Messages of an exchange whose keys begin with so many bits of a delay wait in this queue from now on; 0 bits:
+        they go by its bindings."""
+        after = (bits, queue) if bits else None
+        if self._exchanges[name].key_bits != after:
+            self._exchanges[name].key_bits = after
+            self.forget()
 
     def remove_exchange(self, name: str) -> list[Binding]:
         """An exchange was deleted; returns the bindings from it and to it, which went with it."""
@@ -441,6 +453,11 @@ class Router(Generic[Q]):
             if wired.compares is not None and here != passed and is_compared(headers):
                 compared.add(wired.compares)
                 continue
+            if wired.key_bits is not None:
+                key_free = False
+                if len(keys) == 1 and key_delay_s(keys[0], wired.key_bits[0]):
+                    queues.add(wired.key_bits[1])
+                    continue
             key_free = key_free and wired.exchange.key_free
             if wired.keeps is not None and is_kept(headers):
                 histories.add(wired.keeps)

@@ -42,7 +42,8 @@ from clusterbroker.broker.server.options import ServerOptions
 from clusterbroker.broker.server.scrub import Apart, Scrub
 from clusterbroker.broker.server.storage import Storage
 from clusterbroker.broker.server.tls import Chain
-from clusterbroker.broker.server.upkeep import Imports, Upkeep, first_user
+from clusterbroker.broker.server.upkeep import begin as begin_upkeep
+from clusterbroker.broker.server.upkeep import first_user
 from clusterbroker.cluster.wiring.map import Applied
 from clusterbroker.journal.errors import DamagedJournal, JournalFailed
 from clusterbroker.journal.journal import Journal
@@ -159,8 +160,7 @@ class NodeShell:
 
                 self._end_spans = begin(options.spans, self.node).close
             self.storage.wiring.listen(self._applied)
-            Imports(self)
-            Upkeep(self)
+            begin_upkeep(self)
             self.link_ends = LinkEnds(self)
             self.bridges = Bridges(self)
             if self.cluster is not None:

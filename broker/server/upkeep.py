@@ -1,4 +1,5 @@
-"""Commands that a node proposes by itself: about time, about imports of definitions, and the first user (waits).
+"""Commands that a node proposes by itself: about time, imports of definitions, queues of delays in keys, and the first
+user (waits).
 
 *Time* is the metadata leader's. Expired are segments without a commit in time, and producers that were silent for
 longer than they are remembered. Both follow the log's age (`cluster.passing`), which no wall clock moves. Every member
@@ -10,6 +11,9 @@ neither items due in the log nor, at the streams that it leads, old messages.
 
     accepted    the next slice, as soon as the one before is applied
     staged      dropped after ABANDONED_S without progress: its proposer is gone
+
+*Delays in keys*: who orders the log makes the queues that policies want (`cluster.wiring.delay_bits`), after a command
+that makes one wanted, and every EVERY_S.
 
 A slice says where it begins, so one that is proposed twice is carried out once. Slices are small, and the loop has its
 turn between two.
@@ -24,6 +28,7 @@ from clusterbroker.cluster.liveness.clocks import DIFFERS_MS
 from clusterbroker.cluster.liveness.steady import steady
 from clusterbroker.cluster.passwords import SCRYPT, hashed
 from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.cluster.wiring.changes import ExchangeDeclared, PolicyChanged, QueueDeleted
 from clusterbroker.cluster.wiring.passing import Passing
 
 if TYPE_CHECKING:
@@ -169,6 +174,54 @@ class Imports:
             self._wiring.propose(c.ApplyImport(import_id=held.import_id, start=held.done, count=count))
         elif not held.accepted and now_s - self._since_s > ABANDONED_S:
             self._wiring.propose(c.DropImport(import_id=held.import_id))
+
+
+class KeyDelays:
+    """Orders the queues in which messages with delays in their keys wait."""
+
+    def __init__(self, shell: ServerPort) -> None:
+        self._shell = shell
+        self._wiring = shell.storage.wiring
+        self._wiring.listen(self._applied)
+        self._look()
+
+    def _look(self) -> None:
+        if self._shell.ended.done():
+            return
+        for vhost in self._wiring.map.vhosts():
+            self._order(vhost.name)
+        self._shell.loop.call_later(EVERY_S, self._look)
+
+    def _applied(self, applied: Applied) -> None:
+        for change in applied.changes:
+            match change:
+                case PolicyChanged(vhost=vhost):
+                    self._soon(vhost, None)
+                case ExchangeDeclared(exchange=exchange):
+                    self._soon(exchange.vhost, exchange.name)
+                case QueueDeleted(queue=queue) if queue.key_bits:
+                    self._soon(queue.vhost, queue.delays)
+
+    def _soon(self, vhost: str, exchange: str | None) -> None:
+        if self._leads and self._wiring.map.lacking_delays(vhost, exchange):
+            self._shell.loop.call_soon(self._order, vhost, exchange)
+
+    @property
+    def _leads(self) -> bool:
+        return self._shell.cluster is None or self._shell.cluster.raft.is_leader
+
+    def _order(self, vhost: str, exchange: str | None = None) -> None:
+        if self._leads and not self._shell.ended.done():
+            at_ms = self._shell.clock.wall_ms()
+            for name in self._wiring.map.lacking_delays(vhost, exchange):
+                self._wiring.propose(c.KeepDelays(at_ms=at_ms, vhost=vhost, exchange=name))
+
+
+def begin(shell: ServerPort) -> None:
+    """Looks from now on at what the node has to propose."""
+    Imports(shell)
+    Upkeep(shell)
+    KeyDelays(shell)
 
 
 async def first_user(shell: ServerPort) -> None:

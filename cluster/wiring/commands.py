@@ -27,6 +27,8 @@ from .command import Command as Command
 from .command import OfProcess
 from .container_commands import HoldContainer as HoldContainer
 from .container_commands import ReleaseContainer as ReleaseContainer
+from .delay_commands import EndDelays as EndDelays
+from .delay_commands import KeepDelays as KeepDelays
 from .entities import ApplyTo, DestinationKind, UserLimits
 from .link_commands import AttachLink as AttachLink
 from .link_commands import ExpireLink as ExpireLink
@@ -539,7 +541,7 @@ AnyCommand = (
     | AttachLink | SuspendLink | ExpireLink | ForgetLink | HoldContainer | ReleaseContainer
     | DeclarePool | SetPool | PausePool | DeletePool | RequireGroups | UnbindGroup | BindGroup | DropGroup
     | EndPoolQueue | SettleGroups | LaunchWorkers | RetireWorkers | RevokeWorkers | WorkersGone | DirectGroup
-    | AssignWorkers
+    | AssignWorkers | KeepDelays | EndDelays
 )  # fmt: skip
 
 _FREE_FORM: Final = ("arguments", "definition", "metadata", "value")

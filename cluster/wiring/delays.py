@@ -9,7 +9,7 @@ from clusterbroker.cluster.errors import PreconditionFailed, exchange_text
 from clusterbroker.cluster.ids import QueueId
 
 from .commands import DeclareDelayedExchange
-from .entities import DELAY_PREFIX, DELAYS, Queue
+from .entities import DEAD_LETTERS, DELAY_PREFIX, DELAYS, Queue
 from .exchange_queues import name_of, queue_with
 from .exchange_rules import DELAY_LIMITS, DELAY_RATE, DELAYED, DELAYED_TYPE, TYPES, check_arguments
 
@@ -58,7 +58,7 @@ def delaying(queue_id: QueueId, name: str, command: DeclareDelayedExchange) -> Q
     waits when a target refuses it."""
     arguments: dict[str, Any] = {
         DELAYS: command.name,
-        "x-dead-letter-exchange": command.name,
+        DEAD_LETTERS: command.name,
         "x-dead-letter-strategy": "at-least-once",
         "x-overflow": "reject-publish",
     }

@@ -29,6 +29,12 @@ DELAYS: Final = "x-delays"
 """The argument of such a queue that names its exchange."""
 
 
+KEY_BITS: Final = "x-delay-bits"
+"""The argument of one whose messages have their delays in their keys (`delay_bits`): so many bits of seconds."""
+DEAD_LETTERS: Final = "x-dead-letter-exchange"
+"""What is due in such a queue is published there."""
+
+
 HISTORY_PREFIX: Final = "amq.history."
 """Queues that keep the recent messages of exchanges of type `x-recent-history` have names that begin so."""
 RECALLS: Final = "x-recalls"
@@ -112,6 +118,16 @@ class Queue(msgspec.Struct, frozen=True, array_like=True):
         """The delayed exchange whose waiting messages it holds; empty: it is a queue like others. No client makes a
         queue of such a name, so the argument is the map's own."""
         return str(self.arguments.get(DELAYS, "")) if self.name.startswith(DELAY_PREFIX) else ""
+
+    @property
+    def key_bits(self) -> int:
+        """So many bits of the keys of its messages are the seconds that they wait; 0: it is no such queue."""
+        return int(self.arguments.get(KEY_BITS, 0)) if self.delays else 0
+
+    @property
+    def delay_exchange(self) -> str:
+        """Of such a queue: where its messages go when they are due."""
+        return str(self.arguments[DEAD_LETTERS]) if self.key_bits else ""
 
     @property
     def recalls(self) -> str:

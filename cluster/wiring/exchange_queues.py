@@ -1,5 +1,5 @@
-"""Queues that come with an exchange and end with it: of delayed ones, of those with a recent history, and of
-those that deduplicate. Pure."""
+"""Queues that are a part of an exchange: of a delayed one, of one with a recent history, of one that deduplicates, and
+of one with delays in keys. Pure."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 from clusterbroker.cluster.ids import QueueId
 
 from .commands import QueuedExchange
+from .delay_commands import KeepDelays
 from .entities import Queue
 from .queue_rules import NAME_BYTES_MAX
 
@@ -21,8 +22,10 @@ def name_of(prefix: str, exchange: str) -> str:
     return f"{prefix}~{sha256(exchange.encode('utf-8', 'surrogatepass')).hexdigest()}"
 
 
-def queue_with(queue_id: QueueId, name: str, command: QueuedExchange, arguments: dict[str, Any]) -> Queue:
-    """The queue of an exchange that is declared, before it has a place."""
+def queue_with(
+    queue_id: QueueId, name: str, command: QueuedExchange | KeepDelays, arguments: dict[str, Any]
+) -> Queue:
+    """The queue of an exchange, before it has a place."""
     return Queue(
         vhost=command.vhost,
         name=name,

@@ -21,6 +21,7 @@ from clusterbroker.cluster.errors import LimitReached, NewerRelease, Preconditio
 
 from . import commands as c
 from .changes import Change, LevelRaised
+from .delay_bits import BITS_SETTINGS
 from .exchange_rules import DELAY_RATE
 from .members import Members
 from .pool_entities import NO_KEY, NOOP
@@ -106,8 +107,10 @@ LEVELS: Final = (
     ),
     Level(
         SPARE_WORKERS,
-        "spare workers of pools; exchanges that deduplicate (x-message-deduplication)",
-        (c.AssignWorkers, c.DeclareDeduplicatingExchange),
+        "spare workers of pools; exchanges that deduplicate (x-message-deduplication); delays in routing keys (policy keys "
+        "delay-bits and delay-exchange)",
+        (c.AssignWorkers, c.DeclareDeduplicatingExchange, c.KeepDelays, c.EndDelays),
+        settings=BITS_SETTINGS,
     ),
 )
 LEVEL: Final = LEVELS[-1].number

@@ -107,6 +107,8 @@ class MapParts:
             c.DeclareHistoryExchange: self.queues.declare_history,
             c.DeclareDeduplicatingExchange: self.queues.declare_deduplicating,
             c.DeleteExchange: self._delete_exchange,
+            c.KeepDelays: self.queues.keep_delays,
+            c.EndDelays: self.queues.end_delays,
             c.Bind: self.vhosts.bind,
             c.Unbind: self.vhosts.unbind,
             c.DeclareQueue: self.queues.declare,

@@ -18,6 +18,7 @@ from clusterbroker.cluster.ids import QueueId
 from clusterbroker.journal.values import canonical_table
 
 from .arguments import same, type_name
+from .delay_bits import BITS_SETTINGS, DELAY_BITS, DELAY_EXCHANGE, missing_one, problem_of
 from .entities import Exchange, OperatorPolicy, Policy, Queue
 from .patterns import PatternError, compiled, matches
 from .queue_settings import POLICY_RULES, QueueSettings, links_of, resolve
@@ -46,6 +47,10 @@ class ExchangeSettings(msgspec.Struct, frozen=True):
     link_expiry_max_ms: int | None = None
     recoverable_links_max: int | None = None
     sources: tuple[tuple[str, str], ...] = ()
+    delay_bits: int | None = None
+    """Keys of its messages begin with so many bits of a delay (`delay_bits`)."""
+    delay_exchange: str | None = None
+    """Where those go when they are due."""
 
 
 def check_policy(policy: Policy | OperatorPolicy) -> None:
@@ -62,10 +67,16 @@ def check_policy(policy: Policy | OperatorPolicy) -> None:
             problem = rule.check(value)
         elif key == ALTERNATE_EXCHANGE and isinstance(policy, Policy):
             problem = None if isinstance(value, str) else f"unacceptable type '{type_name(value)}'"
+        elif key in BITS_SETTINGS and isinstance(policy, Policy):
+            problem = problem_of(key, value)
         else:
             raise PreconditionFailed(f"'{key}' is not a recognised setting of policy '{policy.name}'")
         if problem is not None:
             raise PreconditionFailed(f"invalid value of '{key}' in policy '{policy.name}': {problem}")
+    if (lacking := missing_one(policy.definition)) is not None:
+        raise PreconditionFailed(
+            f"policy '{policy.name}' lacks '{lacking}': '{DELAY_BITS}' and '{DELAY_EXCHANGE}' hold together only"
+        )
 
 
 class Matching:
@@ -261,7 +272,16 @@ class PolicyTable:
         if alternate is None and policy is not None:
             alternate = policy.definition.get(ALTERNATE_EXCHANGE)
         values, sources = links_of(_named(policy), _named(operator))
-        return ExchangeSettings(alternate, policy.name if policy else None, **values, sources=sources)
+        said = policy.definition if policy is not None else {}
+        return ExchangeSettings(
+            alternate, policy.name if policy else None, **values, sources=sources,
+            delay_bits=said.get(DELAY_BITS), delay_exchange=said.get(DELAY_EXCHANGE),
+        )  # fmt: skip
+
+    @property
+    def says_bits(self) -> bool:
+        """Whether a policy is for exchanges with delays in keys."""
+        return any(DELAY_BITS in policy.definition for policy in self._policies.by_name.values())
 
     def forget(self, entity: Queue | Exchange) -> None:
         """A queue or an exchange has ended."""

@@ -52,6 +52,24 @@ class Queues:
         topology = self._vhosts.require(command.vhost)
         return topology.declare_deduplicating_exchange(self._clock.queue_id(), command, changes, self._replicas.placed)
 
+    def keep_delays(self, command: c.KeepDelays, changes: list[Change]) -> bool:
+        """Fold KeepDelays."""
+        topology = self._vhosts.by_name.get(command.vhost)
+        if topology is None:
+            return False
+        return topology.keep_delays(self._clock.queue_id(), command, changes, self._replicas.placed)
+
+    def end_delays(self, command: c.EndDelays, changes: list[Change]) -> bool:
+        """Fold EndDelays."""
+        queue = self._index.by_id.get(command.queue_id)
+        if queue is None or not queue.key_bits or queue.epoch != command.epoch:
+            return False
+        topology = self._vhosts.by_name[queue.vhost]
+        if topology.wants_delays(queue):
+            return False
+        topology.end_queue(queue, changes)
+        return True
+
     def delete(self, command: c.DeleteQueue, changes: list[Change]) -> bool:
         """Fold DeleteQueue."""
         queue = self._index.by_id.get(command.queue_id)

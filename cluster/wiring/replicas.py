@@ -54,7 +54,7 @@ class Replicas:
 
     # ---- new queues ----
 
-    def placed(self, queue: Queue, proposer: c.DeclareQueue | c.ExchangeDeclaration) -> Queue:
+    def placed(self, queue: Queue, proposer: c.DeclareQueue | c.ExchangeDeclaration | c.KeepDelays) -> Queue:
         """A new queue at its place: as the proposer says on a single node, else as the members' load says."""
         if not self._members:
             return queue

@@ -29,7 +29,7 @@ from clusterbroker.cluster.errors import (
 )
 from clusterbroker.cluster.ids import Epoch, NodeId, QueueId
 
-from . import deduplication, delays, exchange_rules, histories, queue_rules
+from . import deduplication, delay_bits, delays, exchange_rules, histories, queue_rules
 from .binding_table import BindingTable
 from .changes import (
     Bound,
@@ -52,6 +52,7 @@ from .commands import (
     DeclareQueue,
     DeleteExchange,
     ExchangeDeclaration,
+    KeepDelays,
     QueuedExchange,
     SetVhostLimits,
     Unbind,
@@ -62,7 +63,7 @@ from .policies import PolicyTable
 from .queue_index import QueueIndex
 from .queue_rules import RESERVED_PREFIX
 
-Place = Callable[[Queue, DeclareQueue | ExchangeDeclaration], Queue]
+Place = Callable[[Queue, DeclareQueue | ExchangeDeclaration | KeepDelays], Queue]
 """Gives a new queue its owner and replicas. Raises WiringError when no member can hold it."""
 
 _QUEUES_OF: Final = {
@@ -206,6 +207,27 @@ class Topology:
         exchange = self._new_exchange(type_, command, changes)
         changes.append(QueueDeclared(self.adopt_queue(placed)))
         return exchange
+
+    def keep_delays(self, queue_id: QueueId, command: KeepDelays, changes: list[Change], place: Place) -> bool:
+        """A queue with this id for the messages of an exchange with delays in keys, unless there is one of its name,
+        or its policy is another one by now. Whether there is a new one."""
+        exchange = self.exchanges.get(command.exchange)
+        if exchange is None or not self.lacks_delays(exchange):
+            return False
+        queue = delay_bits.keeping(queue_id, command, self.policies.exchange_settings(exchange))
+        self.check_queue_limit(queue.name)
+        changes.append(QueueDeclared(self.adopt_queue(place(queue, command))))
+        return True
+
+    def lacks_delays(self, exchange: Exchange) -> bool:
+        """Whether its policy wants a queue for the delays in its keys, and there is none of that name."""
+        settings = self.policies.exchange_settings(exchange)
+        return delay_bits.delays_by_keys(exchange, settings) and delays.delay_queue(exchange.name) not in self.queues
+
+    def wants_delays(self, queue: Queue) -> bool:
+        """Whether messages with delays in their keys shall wait in this queue."""
+        exchange = self.exchanges.get(queue.delays)
+        return exchange is not None and delay_bits.wants(exchange, self.policies.exchange_settings(exchange), queue)
 
     def _equivalent_exchange(self, command: ExchangeDeclaration) -> Exchange | None:
         """None: there is none, and one of this name may be made."""

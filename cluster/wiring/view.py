@@ -285,6 +285,19 @@ class ClusterView:
         """The settings that hold for an exchange now."""
         return self._vhosts[exchange.vhost].policies.exchange_settings(exchange)
 
+    def wants_delays(self, queue: Queue) -> bool:
+        """Whether messages with delays in their keys shall wait in this queue (`delay_bits`)."""
+        return self._vhosts.get(queue.vhost, NOWHERE).wants_delays(queue)
+
+    def lacking_delays(self, vhost: str, exchange: str | None = None) -> tuple[str, ...]:
+        """The exchanges of a vhost, or this one of them, whose policies want such a queue while there is none, and room
+        for it."""
+        topology = self._vhosts.get(vhost, NOWHERE)
+        if not topology.policies.says_bits or not topology.has_room_for_queues():
+            return ()
+        asked = topology.exchanges.values() if exchange is None else [topology.exchanges.get(exchange)]
+        return tuple(one.name for one in asked if one is not None and topology.lacks_delays(one))
+
     def policies(self, vhost: str) -> tuple[Policy, ...]:
         """Policies of a vhost, in the order in which they are asked."""
         return self._vhosts.get(vhost, NOWHERE).policies.policies()

@@ -6,6 +6,7 @@ Each task notes in INTEROP_NOTES when it ran: results would need a queue that ou
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from pathlib import Path
@@ -43,6 +44,14 @@ def note(label: str) -> None:
 @app.task
 def noted(label: str) -> None:
     note(label)
+
+
+@app.task(bind=True)
+def seen(self: Any, label: str) -> None:
+    """Notes how the message came."""
+    came = self.request.delivery_info
+    note = {"exchange": came["exchange"], "key": came["routing_key"], "redelivered": came["redelivered"]}
+    Path(os.environ["INTEROP_NOTES"], label).write_text(json.dumps(note), encoding="ascii")
 
 
 @app.task(bind=True, max_retries=5)

@@ -6,6 +6,7 @@ That is Kombu's native delayed delivery: topic exchanges, TTLs of 1 s to 134,217
 from __future__ import annotations
 
 import asyncio
+import importlib
 import os
 import time
 from collections.abc import Iterator
@@ -42,7 +43,9 @@ class Delayed:
     def ran(self, *labels: str) -> list[list[float]]:
         """When each of these ran, once all have."""
         files = [self.notes / label for label in labels]
-        wait_for(lambda: all(file.exists() for file in files), f"{', '.join(labels)} to run", WAIT_S)
+        wait_for(
+            lambda: all(file.exists() and file.stat().st_size for file in files), f"{', '.join(labels)} to run", WAIT_S
+        )
         return [[float(line) for line in file.read_text().split()] for file in files]
 
     def still_waits(self) -> None:
@@ -63,8 +66,7 @@ def delayed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Delayed]:
 
 @pytest.fixture(scope="module")
 def tasks(delayed: Delayed) -> Any:
-    from tests.interop import celery_delayed_app
-
+    celery_delayed_app = importlib.import_module("tests.interop.celery_delayed_app")
     celery_delayed_app.app.conf.broker_url = delayed.urls
     celery_delayed_app.noted.apply_async(("never",), countdown=2**28 - 1)
     yield celery_delayed_app

@@ -46,6 +46,20 @@ def fired_header(message: Message) -> bytes | None:
     return format_of(BASIC).header(message.header, properties)
 
 
+def key_delay_s(message: Message, bits: int) -> int:
+    words = message.address[message.address[0] + 2 :].split(b".", bits)
+    if len(words) <= bits or not words[bits] or any(word not in (b"0", b"1") for word in words[:bits]):
+        return 0
+    return sum((word == b"1") << place for place, word in enumerate(reversed(words[:bits])))
+
+
+def kept_header(message: Message) -> bytes | None:
+    if message.format != BASIC:
+        return None
+    properties = format_of(BASIC).properties(message.header, STORED_LIMITS)
+    return None if properties.headers and "x-delay-to" in properties.headers else message.header
+
+
 def waiting(message: Message, now_ms: int, due_ms: int) -> Message:
     return Message(
         message.address, message.payload, message.header_length, message.flags | PERSISTENT, 0,

@@ -8,7 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clusterbroker.broker.content import delays
+from clusterbroker.broker.routing.delays import key_delay_s
 from clusterbroker.broker.wire.amqp091 import codec, properties
+from clusterbroker.broker.wire.amqp091.domains import push_shortstr
 from clusterbroker.broker.wire.amqp091.properties import Properties
 from clusterbroker.broker.wire.numbers import Float32, Int8, Int16, Int32, Int64L, UInt8, UInt16, UInt32
 from clusterbroker.journal.due_index import DueIndex
@@ -66,6 +68,30 @@ def test_what_it_says_is_what_decoding_says(headers: dict[str, Any] | None, kind
     if header is not None:
         assert right_header is not None
         assert properties.decode(header) == properties.decode(right_header)
+
+
+@settings(max_examples=examples(200))
+@given(st.none() | HEADERS, st.none() | st.text(max_size=5))
+def test_a_kept_header_is_the_publishers(headers: dict[str, Any] | None, kind: str | None) -> None:
+    asked = message(headers, content_type=kind)
+    said, right = delays.kept_header(asked), model.kept_header(asked)  # type: ignore[arg-type]
+    assert said is None or said == right == asked.header
+
+
+@settings(max_examples=examples(300))
+@given(
+    st.text("xe", max_size=4),
+    st.lists(st.sampled_from("0101012 "), max_size=30),
+    st.sampled_from([".", ".k", "", ".0.k", "..", "k", ".é"]),
+    st.sampled_from([1, 2, 20, 28]),
+)
+def test_seconds_of_a_key_are_those_of_the_router(exchange: str, words: list[str], rest: str, bits: int) -> None:
+    key = ".".join(words) + rest
+    address = push_shortstr(exchange) + push_shortstr(key)
+    asked = codec.make_message(address, properties.encode(Properties()), b"", NOW_MS)
+    assert isinstance(asked, Message)
+    said = delays.key_delay_s(asked, bits)
+    assert said == model.key_delay_s(asked, bits) == key_delay_s(key, bits)  # type: ignore[arg-type]
 
 
 @settings(max_examples=examples(200))

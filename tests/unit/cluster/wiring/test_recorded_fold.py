@@ -45,6 +45,7 @@ LATER = {
     c.RaiseLevel, c.DeclareChoosingExchange, c.DeclareDelayedExchange, c.DeclareHistoryExchange,
     c.DeclareDeduplicatingExchange, c.AttachLink,
     c.SuspendLink, c.ExpireLink, c.ForgetLink, c.HoldContainer, c.ReleaseContainer, c.DeclarePool, c.SetPool,
+    c.KeepDelays, c.EndDelays,
     c.PausePool, c.DirectGroup, c.DeletePool,
     c.RequireGroups, c.UnbindGroup, c.BindGroup, c.DropGroup, c.SettleGroups, c.EndPoolQueue, c.LaunchWorkers,
     c.RetireWorkers, c.RevokeWorkers, c.WorkersGone, c.AssignWorkers,
