@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from msgspec.structs import replace
 
-from clusterbroker.broker.content.delays import fired_header
-from clusterbroker.broker.content.message import republished, with_flags
+from clusterbroker.broker.content.delays import alike, fired, fired_header
+from clusterbroker.broker.content.message import republished
 from clusterbroker.broker.content.properties import properties_of
+from clusterbroker.broker.queues.effort import LOOKED_BYTES
 from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.queues.local_queue import LocalQueue
 from clusterbroker.broker.queues.producers import dead_letter_producer
@@ -23,8 +24,6 @@ from clusterbroker.broker.routing.carbon_copy import copy_keys
 from clusterbroker.broker.routing.choosing import EVERY, numbered
 from clusterbroker.broker.routing.delays import TARGETS, negated, undelayed
 from clusterbroker.broker.routing.router import Route
-from clusterbroker.broker.wire.amqp091.codec import make_message
-from clusterbroker.journal.layout import ANSWERABLE
 from clusterbroker.journal.record import Message
 
 if TYPE_CHECKING:
@@ -57,6 +56,23 @@ class DueMessages:
         if not targets:
             vhost.counts(queue.entity.delays).drop_unroutable += 1
         return targets
+
+    def together(
+        self, queue: LocalQueue, messages: list[Message], bytes_max: int
+    ) -> tuple[int, QueueHandle | None]:  # fmt: skip
+        """See `Due.together`."""
+        vhost = self._node.vhosts.get(queue.entity.vhost)
+        if vhost is None or vhost.router.exchange_type(queue.entity.delays) is None:
+            return 0, None
+        effort = self._node.effort
+        count, looked = alike(messages, min(bytes_max, max(0, effort.left) * LOOKED_BYTES))
+        effort.looked_at(count, looked)
+        if not count:
+            return 0, None
+        route = self._route(vhost, queue, messages[0], (), _number(messages[0]))
+        if route.uncacheable or len(route.targets) != 1:
+            return 0, None
+        return count, route.targets[0]
 
     def _targets(self, vhost: VirtualHost, queue: LocalQueue, message: Message) -> Sequence[QueueHandle]:
         if fired_header(message) is None:
@@ -97,7 +113,7 @@ class DueMessages:
     ) -> None:  # fmt: skip
         """See `Due.publish`."""
         node, now_ms = self._node, self._node.now_ms
-        made = [self._fired(message, len(targets), now_ms) for message in messages]
+        made = self._made(messages, len(targets), now_ms)
         if (vhost := node.vhosts.get(queue.entity.vhost)) is not None:
             vhost.counts(queue.entity.delays).publish_out += len(targets) * len(made)
         before, self._letters.dead_lettering = self._letters.dead_lettering, True
@@ -125,16 +141,18 @@ class DueMessages:
                 node.unwritten_bytes += sum([message.size for message in made])
             ticket.pass_()
 
-    def _fired(self, message: Message, targets: int, now_ms: int) -> Message:
-        """The message that goes on."""
-        effort = self._node.effort
-        if (header := fired_header(message)) is None:
-            effort.letter(message.header_length, targets)
-            return _decoded(message, now_ms)
-        effort.due(message.header_length, targets)
-        made = make_message(message.address, header, message.body, now_ms)
-        assert isinstance(made, Message), "what was accepted is well-formed"
-        return with_flags(made, made.flags | ANSWERABLE) if message.flags & ANSWERABLE else made
+    def _made(self, messages: Sequence[Message], targets: int, now_ms: int) -> list[Message]:
+        """The messages that go on."""
+        effort, made = self._node.effort, list[Message]()
+        looked = 0
+        for before, after in zip(messages, fired(list(messages), now_ms), strict=True):
+            if after is None:
+                effort.letter(before.header_length, targets)
+                after = _decoded(before, now_ms)
+            looked += before.header_length
+            made.append(after)
+        effort.due(len(made), looked, targets)
+        return made
 
 
 def _number(message: Message) -> bytes:
