@@ -9,14 +9,16 @@ from libc.stdint cimport int16_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp
 
 from clusterbroker.broker.content.headers cimport DECODED, NO_NUMBER, NUMBER, next_field, number_at, table_of
+from clusterbroker.broker.wire.amqp091.codec cimport remade
 from clusterbroker.broker.wire.big_endian cimport get32, put16, put32, put64
+from clusterbroker.journal.layout import ANSWERABLE as _ANSWERABLE
 from clusterbroker.journal.layout import HAS_BCC as _HAS_BCC
 from clusterbroker.journal.layout import HAS_HEADERS as _HAS_HEADERS
 from clusterbroker.journal.layout import HAS_REPLY_TO as _HAS_REPLY_TO
 from clusterbroker.journal.layout import HAS_USER_ID as _HAS_USER_ID
-from clusterbroker.journal.record cimport Message, make_message, payload_start
+from clusterbroker.journal.record cimport Message, make_message, payload_size, payload_start
 
-cdef int HAS_HEADERS = _HAS_HEADERS, HAS_BCC = _HAS_BCC, OWN_WAY = _HAS_BCC | _HAS_USER_ID | _HAS_REPLY_TO
+cdef int ANSWERABLE = _ANSWERABLE, HAS_HEADERS = _HAS_HEADERS, HAS_BCC = _HAS_BCC, OWN_WAY = _HAS_BCC | _HAS_USER_ID | _HAS_REPLY_TO
 cdef int64_t DELAY_MS_MAX = 3653 * 24 * 3_600_000  # broker/routing/delays.py
 cdef enum:
     BASIC = 0  # broker/content/formats.py
@@ -156,29 +158,31 @@ def note_waiting(list seqs not None, list messages not None, Py_ssize_t at, inde
     return at, looked
 
 
-def fired_header(Message message not None):
-    """The header of a message that is due: its delays are negated. None: that is not to be done here; copies by CC and
-    BCC, and targets of its own, are such reasons."""
-    cdef Found found
+cdef bint goes_on(Message message, Found *found) noexcept:
+    # whether its delays can be negated where they stand, and nothing else in its header decides its way
     cdef int64_t number = 0
     cdef const uint8_t *p
-    cdef uint8_t *to
     cdef uint8_t tag
     cdef int place, kind
-    cdef size_t at
-    if message.flags & HAS_BCC or not look(message, &found) or found.at[COPIES] or found.at[TARGETS]:
-        return None
+    if message.flags & HAS_BCC or not look(message, found) or found.at[COPIES] or found.at[TARGETS]:
+        return False
     p = payload_start(message)
     for place in range(DELAY, KEY):
         if found.at[place]:
             tag = p[found.at[place]]
             kind = number_at(p, found.at[place], &number)
             if kind == DECODED or number > DELAY_MS_MAX:
-                return None
+                return False
             if kind == NUMBER and number > 0 and (tag == c"i" or tag == c"u" or tag == c"B"):
-                return None
-    header = PyBytes_FromStringAndSize(<const char *>p, message.header_length)
-    to = <uint8_t *>PyBytes_AS_STRING(header)
+                return False
+    return True
+
+
+cdef void negate(const uint8_t *p, uint8_t *to, Found *found) noexcept nogil:
+    cdef int64_t number = 0
+    cdef uint8_t tag
+    cdef int place
+    cdef size_t at
     for place in range(DELAY, KEY):
         at = found.at[place]
         if at and number_at(p, at, &number) == NUMBER and number > 0:
@@ -191,6 +195,16 @@ def fired_header(Message message not None):
                 put16(to + at + 1, <int16_t>-number)
             else:
                 to[at + 1] = <uint8_t>-number
+
+
+def fired_header(Message message not None):
+    """The header of a message that is due: its delays are negated. None: that is not to be done here; copies by CC and
+    BCC, and targets of its own, are such reasons."""
+    cdef Found found
+    if not goes_on(message, &found):
+        return None
+    header = PyBytes_FromStringAndSize(<const char *>payload_start(message), message.header_length)
+    negate(payload_start(message), <uint8_t *>PyBytes_AS_STRING(header), &found)
     return header
 
 
@@ -219,6 +233,46 @@ def kept_header(Message message not None):
     if not look(message, &found) or found.at[TARGETS]:
         return None
     return PyBytes_FromStringAndSize(<const char *>payload_start(message), message.header_length)
+
+
+def fired(list messages not None, int64_t now_ms) -> list:
+    """The messages that go on now in place of these, which are due: with their `fired_header`. None in the place of one
+    without."""
+    cdef Found found
+    cdef Message message
+    cdef bytes payload
+    cdef list made = []
+    for message in messages:
+        if not goes_on(message, &found):
+            made.append(None)
+            continue
+        payload = PyBytes_FromStringAndSize(<const char *>payload_start(message), payload_size(message))
+        negate(payload_start(message), <uint8_t *>PyBytes_AS_STRING(payload), &found)
+        again = remade(message.address, payload, message.header_length, message.flags & ANSWERABLE, now_ms)
+        if not isinstance(again, Message):
+            raise AssertionError("what was accepted is well-formed")
+        made.append(again)
+    return made
+
+
+def alike(list messages not None, uint64_t bytes_max):
+    """How many messages from the first one on have its address and a `fired_header`, and the bytes of headers that were
+    looked through: up to about `bytes_max`."""
+    cdef Found found
+    cdef Message message
+    cdef uint64_t looked = 0
+    cdef Py_ssize_t count = 0
+    cdef bytes address = None
+    for message in messages:
+        if looked >= bytes_max or not goes_on(message, &found):
+            break
+        if address is None:
+            address = message.address
+        elif message.address is not address and message.address != address:
+            break
+        looked += message.header_length
+        count += 1
+    return count, looked
 
 
 def waiting(Message message not None, int64_t now_ms, int64_t due_ms) -> Message:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from itertools import islice, repeat
 from typing import Final
 
 from msgspec.structs import replace
@@ -23,7 +24,7 @@ from msgspec.structs import replace
 from clusterbroker.broker.content.delays import due_of, note_waiting, waiting
 from clusterbroker.broker.content.message import with_properties
 from clusterbroker.broker.content.properties import properties_of, routing_headers
-from clusterbroker.broker.delay.due_letters import HELD_MAX, DueLetters, Letter
+from clusterbroker.broker.delay.due_letters import HELD_MAX, LETTER_BYTES, RUN_BYTES, DueLetters, Letter
 from clusterbroker.broker.delay.lanes import RETRY_FIRST_MS, Lane
 from clusterbroker.broker.delay.pace import Pace
 from clusterbroker.broker.queues.effort import LOOKED_BYTES
@@ -299,6 +300,8 @@ class DelayQueue(Queue):
             if not self._has_content():
                 return
             while self._taken and letters.has_room and not self.host.effort.spent and self._pace.has_room(now_ms):
+                if self._offer_together(letters, now_ms):
+                    continue
                 self._pace.left -= 1
                 seq, message, lane = self._taken.popleft()
                 assert message is not None, "its content is here"
@@ -319,7 +322,9 @@ class DelayQueue(Queue):
                 if not self._index and not self.ring.ready:
                     self._keys.clear()
                 return False
-            for seq in seqs:
+            aside, messages, others = self.ring.set_all_aside(seqs)
+            self._taken.extend(zip(aside, messages, repeat(None)))
+            for seq in others:
                 self._set_aside(seq, None)
         return True
 
@@ -372,6 +377,36 @@ class DelayQueue(Queue):
             self._index.add(0, seq)
         else:
             lane.parked.add(0, seq)
+
+    def _offer_together(self, letters: DueLetters, now_ms: int) -> bool:
+        """The first of what is due goes to one queue as one letter, if that refuses nothing; else they go one by one.
+        Whether any did."""
+        seqs, messages, size = list[int](), list[Message](), 0
+        for seq, message, lane in islice(self._taken, min(letters.room, self._pace.most, len(self._taken))):
+            if lane is not None or message is None or size >= LETTER_BYTES:
+                break
+            seqs.append(seq)
+            messages.append(message)
+            size += len(message.payload)
+        if len(seqs) < 2:
+            return False
+        count, target = self.host.due.together(self, messages, RUN_BYTES)
+        if target is None or target.rejects:
+            return False
+        to = letters.lane(target)
+        to.target = target
+        count = min(count, 0 if to.parked else to.room(letters.next_number, now_ms))
+        if count < 2:
+            return False
+        del seqs[count:], messages[count:]
+        for _ in range(count):
+            self._taken.popleft()
+        self._pace.left -= count
+        if self._keys:
+            for seq, message in zip(seqs, messages, strict=True):
+                self._forget_key(seq, message)
+        letters.hold_all(seqs, messages, target)
+        return True
 
     def _offer(self, letters: DueLetters, seq: int, message: Message, lane: Lane | None, now_ms: int) -> None:
         """One due message goes to the lanes that take it, or is parked."""
@@ -432,13 +467,14 @@ class DelayQueue(Queue):
 
     def _returned(self, letter: Letter) -> None:
         """Some targets have not taken it: it waits for those anew, in the group in which it is settled here."""
-        assert letter.message is not None, "it is not answered yet"
+        assert letter.messages, "it is not answered yet"
         assert letter.targets is not None, "it was published"
         assert self.letters is not None, "it was held in this epoch"
         if len(letter.targets) > 1 or letter.narrowed:
-            self._part(self.letters, letter.message, letter.refused)
+            self._part(self.letters, letter.messages[0], letter.refused)
         else:
-            self._park_anew(self.letters, letter.message, letter.refused[0])
+            for message in letter.messages:
+                self._park_anew(self.letters, message, letter.refused[0])
 
     def _part(self, letters: DueLetters, message: Message, targets: Sequence[QueueHandle]) -> None:
         """A message waits anew for each of these, in its own lane."""

@@ -13,7 +13,10 @@ A new owner publishes all that is held again: who has the number takes no second
 No target waits for another one (`lanes`). A letter that only some have answered, while others stall, is narrowed: the
 attributes DUE_TARGET name those that still have to answer, so that others may forget its number.
 
-Bounds: HELD_MAX letters and HELD_BYTES of content, without those that stall, STALLED_MAX at most.
+Messages that are due together and go to one queue, which refuses nothing, are one letter (`hold_all`): their numbers
+follow each other, and all of them are published, answered and settled as one. A new owner finds each by itself.
+
+Bounds: HELD_MAX messages and HELD_BYTES of content, without those that stall, STALLED_MAX at most.
 """
 
 from __future__ import annotations
@@ -37,14 +40,18 @@ HELD_MAX: Final = QUOTA
 HELD_BYTES: Final = 16 << 20
 STALLED_MAX: Final = 4096
 RUN_MAX: Final = 256
-"""Letters that go to one queue together; and bytes of their headers."""
+"""Messages that go to one queue together, but for those of one letter; and bytes of their headers."""
 RUN_BYTES: Final = 64 << 10
+LETTER_BYTES: Final = 1 << 20
+"""Of one letter; its last message may be longer."""
 DUE: Final = REASONS.index("due")
 
 
 class Letter:
-    """One message that is held for its targets.
+    """What is held for its targets as one: a message, or several for one target.
 
+    number    of the first; those of others follow it
+    messages  empty: the content is not here
     mark      of the commit that its DEAD record needs
     targets   None: it is not published yet
     refused   those that have not taken it
@@ -52,17 +59,26 @@ class Letter:
     narrowed  DUE_TARGET names those that are awaited
     """
 
-    __slots__ = ("awaited", "mark", "message", "narrowed", "number", "refused", "seq", "targets")
+    __slots__ = ("awaited", "mark", "messages", "narrowed", "number", "refused", "seqs", "targets")
 
-    def __init__(self, seq: int, number: int, mark: int, message: Message | None) -> None:
-        self.seq = seq
+    def __init__(self, seqs: list[int], number: int, mark: int, messages: list[Message]) -> None:
+        self.seqs = seqs
         self.number = number
         self.mark = mark
-        self.message = message
+        self.messages = messages
         self.targets: Sequence[QueueHandle] | None = None
         self.awaited: dict[QueueHandle, None] = {}
         self.refused: list[QueueHandle] = []
         self.narrowed = False
+
+    @property
+    def seq(self) -> int:
+        """Of the first; what has several targets has no other."""
+        return self.seqs[0]
+
+    @property
+    def numbers(self) -> range:
+        return range(self.number, self.number + len(self.seqs))
 
 
 class DueLetters:
@@ -70,7 +86,7 @@ class DueLetters:
     `nowhere` of one that the owner before held and that finds no queue any more."""
 
     __slots__ = (
-        "_leaving", "_line", "_narrowing", "_nowhere", "_open", "_queue", "_returned", "_stalled", "ended",
+        "_count", "_leaving", "_line", "_narrowing", "_nowhere", "_open", "_queue", "_returned", "_stalled", "ended",
         "held_bytes", "lanes",
     )  # fmt: skip
 
@@ -81,6 +97,7 @@ class DueLetters:
         self._returned = returned
         self._nowhere = nowhere
         self._open: dict[int, Letter] = {}  # by number: held, or settled and that is not committed
+        self._count = 0  # of their messages
         self._line: deque[Letter] = deque()  # not published yet, in order
         self._leaving: deque[tuple[Letter, int]] = deque()  # settled, and the mark of the commit of that
         self._narrowing: deque[tuple[Letter, int]] = deque()
@@ -90,13 +107,16 @@ class DueLetters:
         self.ended = False
 
     def __len__(self) -> int:
-        return len(self._open)
+        return self._count
+
+    @property
+    def room(self) -> int:
+        """For so many messages more; the last of them may be more bytes than there is room for."""
+        return HELD_MAX + min(self._stalled, STALLED_MAX) - self._count if self.held_bytes < HELD_BYTES else 0
 
     @property
     def has_room(self) -> bool:
-        """For one more letter."""
-        stalled = min(self._stalled, STALLED_MAX)
-        return len(self._open) - stalled < HELD_MAX and self.held_bytes < HELD_BYTES
+        return self.room > 0
 
     def lane(self, target: QueueHandle) -> Lane:
         """To this queue."""
@@ -120,11 +140,10 @@ class DueLetters:
 
     def hold(self, seq: int, message: Message, targets: Sequence[QueueHandle], withheld: Sequence[QueueHandle]) -> None:
         """A message that was set aside goes to these targets; those that are `withheld` are not asked."""
-        letter = Letter(seq, self._queue.ring.hold_dead(seq, DUE), self._mark, message)
+        letter = Letter([seq], self._queue.ring.hold_dead(seq, DUE), self._mark, [message])
         letter.targets = targets
         letter.refused = list(withheld)
-        self._open[letter.number] = letter
-        self._line.append(letter)
+        self._open_one(letter)
         self.held_bytes += len(message.payload)
         for target in withheld:
             self.lane(target).owed += 1
@@ -133,12 +152,24 @@ class DueLetters:
                 letter.awaited[target] = None
                 self.lane(target).hold(letter.number)
 
+    def hold_all(self, seqs: list[int], messages: list[Message], target: QueueHandle) -> None:
+        """Messages that were set aside go to this queue, whose lane takes that many."""
+        letter = Letter(seqs, self._queue.ring.hold_all_dead(seqs, DUE), self._mark, messages)
+        letter.targets = (target,)
+        letter.awaited[target] = None
+        self._open_one(letter)
+        self.held_bytes += payload_bytes(messages)
+        self.lane(target).hold(letter.number, len(seqs))
+
+    def _open_one(self, letter: Letter) -> None:
+        self._open[letter.number] = letter
+        self._count += len(letter.seqs)
+        self._line.append(letter)
+
     def resume(self) -> None:
         """A new owner takes up what the last one left, in the order of the numbers."""
         for seq, number, _ in self._queue.ring.dead():
-            letter = Letter(seq, number, SAFE, None)
-            self._open[number] = letter
-            self._line.append(letter)
+            self._open_one(Letter([seq], number, SAFE, []))
 
     # -- the turn -----------------------------------------------------------------------------------------------
 
@@ -149,7 +180,7 @@ class DueLetters:
             self._queue.ring.mark()  # there is room for others
         while self._leaving and durable(self._leaving[0][1]):
             letter, _ = self._leaving.popleft()
-            del self._open[letter.number]
+            self._close(letter)
             self._forget(letter, letter.targets or ())
         while self._narrowing and durable(self._narrowing[0][1]):
             letter, _ = self._narrowing.popleft()
@@ -159,6 +190,10 @@ class DueLetters:
             if lane.look(now_ms):
                 self._narrow(lane)
         self._stalled = sum([lane.underway for lane in self.lanes.values() if lane.stalled])
+
+    def _close(self, letter: Letter) -> None:
+        del self._open[letter.number]
+        self._count -= len(letter.seqs)
 
     def _forget(self, letter: Letter, targets: Sequence[QueueHandle]) -> None:
         """These do not hear of its number again."""
@@ -176,13 +211,13 @@ class DueLetters:
                 host.later(queue)
                 return
             letter = self._line[0]
-            if letter.message is None and (message := queue.ring.message(letter.seq)) is not None:
-                letter.message = message
+            if not letter.messages and (message := queue.ring.message(letter.seq)) is not None:
+                letter.messages = [message]
                 self.held_bytes += len(message.payload)
-            if letter.message is None:
+            if not letter.messages:
                 self._load()
                 return
-            if letter.targets is None and not self._address(letter, letter.message):
+            if letter.targets is None and not self._address(letter, letter.messages[0]):
                 return
             run = self._run()
             try:
@@ -196,15 +231,39 @@ class DueLetters:
         refuses nothing."""
         letter = self._line.popleft()
         run, awaited = [letter], letter.awaited
-        if len(awaited) == 1 and not next(iter(awaited)).rejects:
-            durable, size = self._queue.log.durable, 0
-            while self._line and len(run) < RUN_MAX and size < RUN_BYTES:
-                after = self._line[0]
-                if after.message is None or after.awaited != awaited or not durable(after.mark):
-                    break
-                run.append(self._line.popleft())
-                size += after.message.header_length
+        if len(awaited) == 1:
+            if not next(iter(awaited)).rejects:
+                self._join(run)
+            elif len(letter.seqs) > 1:  # it may refuse some from now on
+                run = [self._part(letter)]
         return run
+
+    def _join(self, run: list[Letter]) -> None:
+        """Puts those of the line behind a letter that may go with it."""
+        durable, awaited = self._queue.log.durable, run[0].awaited
+        count, size = len(run[0].seqs), 0
+        while self._line and count < RUN_MAX and size < RUN_BYTES:
+            after = self._line[0]
+            if not after.messages or after.awaited != awaited or not durable(after.mark):
+                break
+            run.append(self._line.popleft())
+            count += len(after.seqs)
+            size += sum([message.header_length for message in after.messages])
+
+    def _part(self, letter: Letter) -> Letter:
+        """Makes a letter of each message of one that is not published; the first of them, and the others are next in
+        the line."""
+        (target,) = letter.awaited
+        parts = []
+        for seq, number, message in zip(letter.seqs, letter.numbers, letter.messages, strict=True):
+            part = Letter([seq], number, letter.mark, [message])
+            part.targets = letter.targets
+            part.awaited[target] = None
+            parts.append(part)
+            self._open[number] = part
+        self._line.extendleft(reversed(parts[1:]))
+        self.lane(target).hold_each(letter.numbers)
+        return parts[0]
 
     def _address(self, letter: Letter, message: Message) -> bool:
         """A letter of the owner before: it goes to the targets of now, or to those that still had to answer."""
@@ -229,12 +288,12 @@ class DueLetters:
             self._ends(run[0])
             return
         queue, now_ms = self._queue, self._queue.host.now_ms
+        messages = [message for letter in run for message in letter.messages]
+        numbers = [number for letter in run for number in letter.numbers]
+        assert len(messages) == len(numbers), "a run has its content"
         for target in targets:
-            self.lane(target).ask(len(run), now_ms)
-        numbers = [letter.number for letter in run]
+            self.lane(target).ask(len(numbers), now_ms)
         tickets = [Ticket(numbers[0], numbers[-1], self._answers(run, target)) for target in targets]
-        messages = [letter.message for letter in run if letter.message is not None]
-        assert len(messages) == len(run), "a run has its content"
         queue.host.due.publish(queue, messages, numbers, targets, tickets)
 
     def _answers(self, run: Sequence[Letter], target: QueueHandle) -> Callable[[Ticket], None]:
@@ -242,7 +301,8 @@ class DueLetters:
             if self.ended or self._queue.deleted:
                 return
             refused = ticket.rejected and not dies_there(target)
-            self.lane(target).answered(len(run), refused, self._queue.host.now_ms)
+            count = sum([len(letter.seqs) for letter in run])
+            self.lane(target).answered(count, refused, self._queue.host.now_ms)
             for letter in run:
                 del letter.awaited[target]
                 if refused:
@@ -267,10 +327,9 @@ class DueLetters:
             self.lane(target).owed -= 1
         if letter.refused:
             self._returned(letter)
-        self._queue.ring.settle(letter.seq)
-        if letter.message is not None:
-            self.held_bytes -= len(letter.message.payload)
-            letter.message = None
+        self._queue.ring.settle_all(letter.seqs)
+        self.held_bytes -= payload_bytes(letter.messages)
+        letter.messages = []
         self._leaving.append((letter, self._mark))
 
     def _narrow(self, lane: Lane) -> None:
@@ -293,7 +352,7 @@ class DueLetters:
         queue = self._queue
         absent, size = list[Location](), 0
         for letter in self._line:
-            if letter.message is None and letter.mark != LOADING and queue.ring.message(letter.seq) is None:
+            if not letter.messages and letter.mark != LOADING and queue.ring.message(letter.seq) is None:
                 location = queue.ring.location(letter.seq)
                 size += location[3]
                 if absent and size > HELD_BYTES // 4:
@@ -312,12 +371,13 @@ class DueLetters:
         loading = {where[0] for where in asked}
         for letter in [one for one in self._line if one.seq in loading]:
             letter.mark = SAFE
-            letter.message = found.get(letter.seq)
-            if letter.message is None:  # it stays dead, and is held back as damaged
+            message = found.get(letter.seq)
+            if message is None:  # it stays dead, and is held back as damaged
                 self._line.remove(letter)
-                del self._open[letter.number]
+                self._close(letter)
             else:
-                self.held_bytes += len(letter.message.payload)
+                letter.messages = [message]
+                self.held_bytes += len(message.payload)
         self._queue.ring.mark()
 
     def wake_ms(self, now_ms: int) -> int:
@@ -332,6 +392,10 @@ class DueLetters:
             if at_ms > now_ms
         ]
         return min(wishes, default=0)
+
+
+def payload_bytes(messages: Sequence[Message]) -> int:
+    return sum([len(message.payload) for message in messages])
 
 
 def dies_there(target: QueueHandle) -> bool:

@@ -14,6 +14,7 @@ number is so much higher than one that is open there.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from clusterbroker.broker.queues.handle import QueueHandle
@@ -29,8 +30,8 @@ STALL_MS: Final = 1000
 class Lane:
     """To one queue.
 
-    open      numbers of letters that may be there, in order
-    underway  letters without an answer, `asked` of them are published
+    open      the first numbers of letters that may be there, in order
+    underway  messages without an answer, `asked` of them are published
     owed      letters that it has not taken, and that others have still to answer: they come back to it, and nothing
               passes them by
     again_ms  nothing is tried before
@@ -51,14 +52,23 @@ class Lane:
 
     def takes(self, number: int, now_ms: int) -> bool:
         """Whether a letter of this number may go there now."""
-        if self.again_ms > now_ms or self.stalled or self.owed or self.underway >= self.quota or self.target.away:
-            return False
-        return not self.open or number - next(iter(self.open)) < DEAD_SPREAD
+        return self.room(number, now_ms) > 0
 
-    def hold(self, number: int) -> None:
-        """A letter will go there."""
-        self.underway += 1
+    def room(self, number: int, now_ms: int) -> int:
+        """How many messages from this number on may go there now."""
+        if self.again_ms > now_ms or self.stalled or self.owed or self.underway >= self.quota or self.target.away:
+            return 0
+        spread = number - next(iter(self.open)) if self.open else 0
+        return min(self.quota - self.underway, DEAD_SPREAD - spread)
+
+    def hold(self, number: int, count: int = 1) -> None:
+        """A letter will go there, of messages from this number on."""
+        self.underway += count
         self.open[number] = None
+
+    def hold_each(self, numbers: Iterable[int]) -> None:
+        """The messages of a letter go by themselves."""
+        self.open = dict.fromkeys(sorted({*self.open, *numbers}))
 
     def ask(self, count: int, now_ms: int) -> None:
         """Letters are published there."""

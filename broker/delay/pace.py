@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Final
 
+MANY: Final = 2**62
 LEAST_MS: Final = 10
 """A wait for the next ones."""
 
@@ -27,6 +28,11 @@ class Pace:
         self._at_ms = now_ms
         self.left = min(self.left + passed_ms * self._rate / 1000, max(1, self._rate))
         return self.left >= 1
+
+    @property
+    def most(self) -> int:
+        """So many may go now, once one has room."""
+        return int(self.left) if self._rate else MANY
 
     @property
     def wait_ms(self) -> int:

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from msgspec.structs import replace
 
-from clusterbroker.broker.content.delays import fired_header, kept_header, key_delay_s
+from clusterbroker.broker.content.delays import alike, fired, fired_header, kept_header, key_delay_s
 from clusterbroker.broker.content.message import republished, with_flags
 from clusterbroker.broker.content.properties import properties_of
+from clusterbroker.broker.queues.effort import LOOKED_BYTES
 from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.queues.local_queue import LocalQueue
 from clusterbroker.broker.queues.producers import dead_letter_producer
@@ -64,6 +65,23 @@ class DueMessages:
         if not targets:
             vhost.counts(queue.entity.delays).drop_unroutable += 1
         return targets
+
+    def together(
+        self, queue: LocalQueue, messages: list[Message], bytes_max: int
+    ) -> tuple[int, QueueHandle | None]:  # fmt: skip
+        """See `Due.together`."""
+        vhost = self._node.vhosts.get(queue.entity.vhost)
+        if vhost is None or queue.entity.key_bits or vhost.router.exchange_type(queue.entity.delays) is None:
+            return 0, None
+        effort = self._node.effort
+        count, looked = alike(messages, min(bytes_max, max(0, effort.left) * LOOKED_BYTES))
+        effort.looked_at(count, looked)
+        if not count:
+            return 0, None
+        route = self._route(vhost, queue, messages[0], (), _number(messages[0]))
+        if route.uncacheable or len(route.targets) != 1:
+            return 0, None
+        return count, route.targets[0]
 
     def _targets(self, vhost: VirtualHost, queue: LocalQueue, message: Message) -> Sequence[QueueHandle]:
         if fired_header(message) is None:
@@ -130,11 +148,10 @@ class DueMessages:
         if vhost is not None and of_key:
             made = [self._fired_by_key(vhost, queue, message, len(targets), now_ms) for message in messages]
         else:
-            made = [self._fired(message, len(targets), now_ms) for message in messages]
+            made = self._made(messages, len(targets), now_ms)
         if vhost is not None:
-            vhost.counts(queue.entity.delay_exchange if of_key else queue.entity.delays).publish_out += len(
-                targets
-            ) * len(made)
+            exchange = queue.entity.delay_exchange if of_key else queue.entity.delays
+            vhost.counts(exchange).publish_out += len(targets) * len(made)
         before, self._letters.dead_lettering = self._letters.dead_lettering, True
         try:
             self._give(queue, made, numbers, targets, tickets)
@@ -160,16 +177,18 @@ class DueMessages:
                 node.unwritten_bytes += sum([message.size for message in made])
             ticket.pass_()
 
-    def _fired(self, message: Message, targets: int, now_ms: int) -> Message:
-        """The message that goes on."""
-        effort = self._node.effort
-        if (header := fired_header(message)) is None:
-            effort.letter(message.header_length, targets)
-            return _decoded(message, now_ms)
-        effort.due(message.header_length, targets)
-        made = make_message(message.address, header, message.body, now_ms)
-        assert isinstance(made, Message), "what was accepted is well-formed"
-        return with_flags(made, made.flags | ANSWERABLE) if message.flags & ANSWERABLE else made
+    def _made(self, messages: Sequence[Message], targets: int, now_ms: int) -> list[Message]:
+        """The messages that go on."""
+        effort, made = self._node.effort, list[Message]()
+        looked = 0
+        for before, after in zip(messages, fired(list(messages), now_ms), strict=True):
+            if after is None:
+                effort.letter(before.header_length, targets)
+                after = _decoded(before, now_ms)
+            looked += before.header_length
+            made.append(after)
+        effort.due(len(made), looked, targets)
+        return made
 
     def _fired_by_key(
         self, vhost: VirtualHost, queue: LocalQueue, message: Message, targets: int, now_ms: int
@@ -182,7 +201,7 @@ class DueMessages:
             seen = {name: value for name, value in (properties.headers or {}).items() if name != TARGETS}
             key = message.routing_key.decode("utf-8", "surrogateescape")
             return republished(message, exchange, key, replace(properties, headers=seen or None), now_ms)
-        effort.due(message.header_length, targets)
+        effort.due(1, message.header_length, targets)
         address = push_shortstr(exchange) + message.address[1 + message.address[0] :]
         made = make_message(address, header, message.body, now_ms)
         assert isinstance(made, Message), "what was accepted is well-formed"

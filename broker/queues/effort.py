@@ -56,9 +56,9 @@ class Effort:
         """A header was decoded."""
         self.left -= POPPED + header_bytes // (2 * HEADER_BYTES)
 
-    def due(self, header_bytes: int, targets: int) -> None:
-        """A message that was due was published, and its header not decoded."""
-        self.left -= DUE + header_bytes // LOOKED_BYTES + TARGET * targets
+    def due(self, count: int, header_bytes: int, targets: int) -> None:
+        """So many messages that were due were published, and their headers not decoded."""
+        self.left -= DUE + count * targets + header_bytes // LOOKED_BYTES
 
     def popped(self) -> None:
         """A message was given up."""

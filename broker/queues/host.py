@@ -38,6 +38,12 @@ class Due(Protocol[Q_contra]):
     def targets(self, queue: Q_contra, message: Message) -> Sequence[QueueHandle] | None:
         """Where a message goes now that it is due; None: its exchange ends just now."""
 
+    def together(
+        self, queue: Q_contra, messages: list[Message], bytes_max: int
+    ) -> tuple[int, QueueHandle | None]:  # fmt: skip
+        """How many of these, from the first one on, go to one queue and no other, with about so many bytes of headers;
+        and which. None: the first is to be looked at by itself."""
+
     def publish(
         self, queue: Q_contra, messages: Sequence[Message], numbers: Sequence[int], targets: Sequence[QueueHandle],
         tickets: Sequence[Ticket],

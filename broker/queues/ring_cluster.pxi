@@ -106,6 +106,33 @@ cdef class Ring(LinkedRing):
         self.set_mark()
         return known + 1
 
+    def hold_all_dead(self, list seqs not None, uint8_t reason) -> int:
+        """As `hold_dead`, of several in this order; returns the number of the first."""
+        cdef slot *s
+        cdef uint64_t known = self.made_state().attributes.get(LAST_DEAD, 0), number = known
+        cdef dict marks = self.known_state.dead
+        for seq in seqs:
+            s = self.known(seq)
+            if s.bits & STATE != UNACKED:
+                raise AssertionError(f"only an unacknowledged message dies, {seq} of {self.queue_id} does not")
+            if self.held_counts != NULL:
+                self.let_go(seq)
+            set_state(s, DEAD)
+            self.unacked -= 1
+            number += 1
+            marks[seq] = number << 8 | reason
+            self.dying[seq] = None
+        if number > known:
+            self.unsaid.setdefault(LAST_DEAD, known)
+            self.known_state.attributes[LAST_DEAD] = number
+            self.set_mark()
+        return known + 1
+
+    def settle_all(self, list seqs not None) -> None:
+        """As `settle`, of several."""
+        for seq in seqs:
+            self.settle_seq(seq, False)
+
     def dead(self) -> list:
         """(seq, number, reason) of what is held for dead-letter targets, in the order of the numbers."""
         if self.known_state is None:
@@ -298,6 +325,20 @@ cdef class Ring(LinkedRing):
             self.absent -= 1
         self.unacked += 1
         return True
+
+    def set_all_aside(self, list seqs not None) -> tuple:
+        """As `set_aside`, of several: (seqs and messages of those that were ready, None for one that is on the disk
+        only; the seqs of others)."""
+        cdef list aside = [], messages = [], others = []
+        cdef slot *s
+        for seq in seqs:
+            if not self.set_aside(seq):
+                others.append(seq)
+                continue
+            s = self.find(seq)
+            aside.append(seq)
+            messages.append(<object><PyObject *>s.message if in_memory(s) else None)
+        return aside, messages, others
 
     def put_back(self, uint64_t seq) -> None:
         """What was set aside returns to its place as it was: nobody has seen it."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 from clusterbroker.broker.content.formats import BASIC, format_of
 from clusterbroker.broker.routing.delays import DELAY_KEY, DELAY_MS_MAX, delay_key, due_ms, negated
 from clusterbroker.broker.wire.amqp091.fields import STORED_LIMITS
-from clusterbroker.journal.layout import HAS_BCC, HAS_REPLY_TO, HAS_USER_ID, PERSISTENT
+from clusterbroker.journal.layout import ANSWERABLE, HAS_BCC, HAS_REPLY_TO, HAS_USER_ID, PERSISTENT
+from tests.model.codec import make_message
 from tests.model.due_index import DueIndex
 from tests.model.record import Message
 
@@ -58,6 +59,29 @@ def kept_header(message: Message) -> bytes | None:
         return None
     properties = format_of(BASIC).properties(message.header, STORED_LIMITS)
     return None if properties.headers and "x-delay-to" in properties.headers else message.header
+
+
+def fired(messages: list[Message], now_ms: int) -> list[Message | None]:
+    made: list[Message | None] = []
+    for message in messages:
+        if (header := fired_header(message)) is None:
+            made.append(None)
+            continue
+        again = make_message(message.address, header, message.body, now_ms)
+        assert isinstance(again, Message), "what was accepted is well-formed"
+        again.flags |= message.flags & ANSWERABLE
+        made.append(again)
+    return made
+
+
+def alike(messages: list[Message], bytes_max: int) -> tuple[int, int]:
+    looked = count = 0
+    for message in messages:
+        if looked >= bytes_max or message.address != messages[0].address or fired_header(message) is None:
+            break
+        looked += message.header_length
+        count += 1
+    return count, looked
 
 
 def waiting(message: Message, now_ms: int, due_ms: int) -> Message:

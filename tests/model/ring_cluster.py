@@ -134,6 +134,18 @@ class Ring(LinkedRing):
         self.mark()
         return known + 1
 
+    def hold_all_dead(self, seqs: list[int], reason: int) -> int:
+        """As `hold_dead`, of several in this order; returns the number of the first."""
+        first = self.attributes.get(LAST_DEAD, 0) + 1
+        for seq in seqs:
+            self.hold_dead(seq, reason)
+        return first
+
+    def settle_all(self, seqs: list[int]) -> None:
+        """As `settle`, of several."""
+        for seq in seqs:
+            self.settle(seq)
+
     def dead(self) -> list[tuple[int, int, int]]:
         """(seq, number, reason) of what is held for dead-letter targets, in the order of the numbers, which the DEAD
         records have: 1, 2, 3 ... over the queue's life."""
@@ -269,6 +281,11 @@ class Ring(LinkedRing):
         self.ready_bytes -= slot.body_length
         self.unacked += 1
         return True
+
+    def set_all_aside(self, seqs: list[int]) -> tuple[list[int], list[Message | None], list[int]]:
+        """As `set_aside`, of several: seqs and messages of those that were ready; the seqs of others."""
+        aside = [seq for seq in seqs if self.set_aside(seq)]
+        return aside, [self.message(seq) for seq in aside], [seq for seq in seqs if seq not in aside]
 
     def put_back(self, seq: int) -> None:
         """What was set aside returns to its place as it was: nobody has seen it."""

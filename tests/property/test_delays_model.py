@@ -14,6 +14,7 @@ from clusterbroker.broker.wire.amqp091.domains import push_shortstr
 from clusterbroker.broker.wire.amqp091.properties import Properties
 from clusterbroker.broker.wire.numbers import Float32, Int8, Int16, Int32, Int64L, UInt8, UInt16, UInt32
 from clusterbroker.journal.due_index import DueIndex
+from clusterbroker.journal.layout import ANSWERABLE
 from clusterbroker.journal.record import Message
 from clusterbroker.journal.values import LongBytes, Timestamp
 from tests.budget import examples
@@ -92,6 +93,34 @@ def test_seconds_of_a_key_are_those_of_the_router(exchange: str, words: list[str
     assert isinstance(asked, Message)
     said = delays.key_delay_s(asked, bits)
     assert said == model.key_delay_s(asked, bits) == key_delay_s(key, bits)  # type: ignore[arg-type]
+
+
+@settings(max_examples=examples(200))
+@given(
+    st.lists(st.none() | HEADERS | WHOLE.map(lambda delay: {"x-delay": delay}), max_size=6), st.booleans(),
+    st.none() | st.integers(0, 9), st.sampled_from([0, 1, 40, 1 << 20]),
+)  # fmt: skip
+def test_what_goes_on_is_made_as_when_its_header_is_decoded(
+    several: list[dict[str, Any] | None], answerable: bool, priority: int | None, bytes_max: int
+) -> None:
+    messages = []
+    for place, headers in enumerate(several):
+        made = message(headers, priority=priority, expiration="5", reply_to="r")
+        flags = made.flags | ANSWERABLE * answerable
+        waits = Message(made.address + bytes([0] * (place == 4)), made.payload, made.header_length, flags, 0, 1, 7)
+        messages.append(waits)
+    right = model.fired(messages, NOW_MS)  # type: ignore[arg-type]
+    for made_one, right_one in zip(delays.fired(messages, NOW_MS), right, strict=True):
+        if made_one is not None:
+            assert right_one is not None
+            for name in ("address", "body", "flags", "priority", "time_ms", "ttl_ms", "format"):
+                assert getattr(made_one, name) == getattr(right_one, name), name
+            assert properties.decode(made_one.header) == properties.decode(right_one.header)
+    count, looked = delays.alike(messages, bytes_max)
+    assert (count, looked) == model.alike(messages[:count], bytes_max), "it may end earlier, and nothing else"  # type: ignore[arg-type]
+    assert delays.alike(messages, 1 << 40)[0] == next(
+        (n for n, one in enumerate(messages) if delays.fired_header(one) is None or n == 4), len(messages)
+    )
 
 
 @settings(max_examples=examples(200))

@@ -133,6 +133,27 @@ class RingCluster(RingLife):
         if dead:
             self.owners(lambda ring: ring.settle(dead[pick % len(dead)][0]))
 
+    @precondition(lambda self: self.loose)
+    @rule(count=st.integers(1, 30))
+    def several_die(self, count: int) -> None:
+        dying, self.loose = self.loose[:count], self.loose[count:]
+        self.owners(lambda ring: ring.hold_all_dead(dying, 3))
+
+    @rule(first=st.integers(0, 100), count=st.integers(0, 30))
+    def several_are_buried(self, first: int, count: int) -> None:
+        seqs = [seq for seq, *_ in self.owners(lambda ring: ring.dead())[first : first + count]]
+        self.owners(lambda ring: ring.settle_all(seqs))
+
+    @rule(first=st.integers(0, 400), count=st.integers(1, 30))
+    def several_are_set_aside(self, first: int, count: int) -> None:
+        seqs = [seq for seq, *_ in self.owners(lambda ring: ring.living(first, ring.next_seq, count))]
+
+        def taken(ring: Any) -> Any:
+            aside, messages, others = ring.set_all_aside(seqs)
+            return aside, [message is not None and message.payload for message in messages], others
+
+        self.loose += self.owners(taken)[0]
+
     @rule(pick=st.integers(0, 400), stays=st.booleans())
     def an_operator_takes_one(self, pick: int, stays: bool) -> None:
         """Any ready message, wherever it stands; what is put back is as it was."""

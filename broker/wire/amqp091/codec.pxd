@@ -4,6 +4,7 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from clusterbroker.journal.record cimport Message
 
 
+cdef object remade(bytes address, bytes payload, uint32_t length, uint8_t more_flags, int64_t now_ms)
 cdef Message with_number(Message message, bytes name, int64_t number)
 
 

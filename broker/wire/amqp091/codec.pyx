@@ -340,12 +340,17 @@ cdef object classify(const uint8_t *header, uint64_t length, Traits *traits, con
 
 def make_message(bytes address not None, bytes header not None, bytes body not None, int64_t now_ms):
     """A message of a content's parts, or the channel error it deserves."""
+    return remade(address, header + body, <uint32_t>PyBytes_GET_SIZE(header), 0, now_ms)
+
+
+cdef object remade(bytes address, bytes payload, uint32_t length, uint8_t more_flags, int64_t now_ms):
+    # as make_message, of a payload whose first `length` bytes are the header; with these flags more
     cdef Traits traits
-    cdef object refusal = classify(<const uint8_t *>PyBytes_AS_STRING(header), PyBytes_GET_SIZE(header), &traits, &STORED)
+    cdef object refusal = classify(<const uint8_t *>PyBytes_AS_STRING(payload), length, &traits, &STORED)
     if refusal is not None:
         return refusal
-    return new_message(address, header + body, <uint32_t>PyBytes_GET_SIZE(header), traits.flags, traits.priority,
-                       now_ms, traits.ttl_ms, BASIC_FORMAT)
+    return new_message(address, payload, length, traits.flags | more_flags, traits.priority, now_ms, traits.ttl_ms,
+                       BASIC_FORMAT)
 
 
 def numbered(Message message not None, bytes name not None, int64_t number) -> Message:

@@ -48,6 +48,20 @@ def test_an_owner_that_dies_at_any_time_neither_loses_nor_doubles(step_ms: int) 
     assert bodies(survivor(cluster, owner_name).consume("q")) == [b"1", b"3", b"2", b"0"]
 
 
+@pytest.mark.parametrize("rounds", range(1, 16, 2))
+def test_those_that_go_together_come_once_each_when_their_owner_dies(rounds: int) -> None:
+    cluster = Cluster("a", "b", "c")
+    wire(cluster["a"].client())
+    owner = cluster.queue(DELAY_QUEUE).owner
+    sender = survivor(cluster, owner)
+    sender.ask(m.ConfirmSelect())
+    publish(sender, *[1000] * 10)
+    cluster.begin(rounds, time_ms=1000)
+    cluster.kill(owner)
+    cluster.wait(5000)
+    assert bodies(survivor(cluster, owner).consume("q")) == [b"%d" % number for number in range(10)]
+
+
 @pytest.mark.parametrize("number", [{}, {"x-producer": "p", "x-seq": 1}])
 def test_a_due_time_is_that_of_the_publish_whoever_owns_the_queue(number: dict[str, Any]) -> None:
     """Published while no owner answers: it is due when it was."""

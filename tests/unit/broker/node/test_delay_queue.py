@@ -11,6 +11,7 @@ from clusterbroker.broker.node import inspecting
 from clusterbroker.broker.node.inspecting import Inspection
 from clusterbroker.broker.stats.inspection import Request
 from clusterbroker.broker.wire.amqp091 import methods as m
+from clusterbroker.cluster.wiring.commands import PauseQueue, PutPolicy
 from tests.unit.broker.fronts.amqp091.harness import Client, World, bodies
 
 NAME = "amq.delay.later"
@@ -113,6 +114,54 @@ def test_what_is_on_its_way_when_the_node_dies_comes_once(world: World, groups: 
     assert heard + bodies(client.hear()) == [b"x"]
 
 
+@pytest.mark.parametrize("groups", [0, 1, 2, 3])
+def test_several_that_go_together_come_once_each_when_the_node_dies(world: World, groups: int) -> None:
+    """As one letter, which a new owner finds as many; another address ends it."""
+    client = confirming(world)
+    client.ask(m.QueueBind(0, "q", "later", "other"))
+    numbers = [b"%d" % number for number in range(70)]
+    for number in numbers:
+        client.publish("later", "other" if number == b"40" else "k", number, headers={"x-delay": 1000})
+    world.now_ms += 1000
+    world.disk_waits = True
+    world.turn()
+    for _ in range(groups):
+        if world.group is not None:
+            world.commit()
+    world.disk_waits = False
+    world.crash()
+    client = world.client()
+    heard = bodies(client.consume("q"))
+    world.wait(5000)
+    assert heard + bodies(client.hear()) == numbers
+
+
+@pytest.mark.parametrize("room", [0, 2])
+def test_what_was_held_together_is_refused_one_by_one(world: World, room: int) -> None:
+    """The queue gets a length after they are held, and before they are published."""
+    client = world.client()
+    numbers = [b"%d" % number for number in range(5)]
+    client.publish("later", "k", *numbers, headers={"x-delay": 1000})
+    world.now_ms += 1000
+    world.disk_waits = True
+    world.turn()
+    assert delaying(world).ring.dead()
+    limits = {"max-length": max(room, 1), "overflow": "reject-publish"}
+    world.command(PutPolicy(vhost="/", name="p", pattern="^q$", definition=limits, apply_to="queues"))
+    if not room:
+        client.publish("", "q", b"first")
+    world.disk_waits = False
+    world.wait(100)
+    there = [b"first"] if not room else numbers[:room]
+    consumer = world.client()
+    consumer.ask(m.BasicQos(0, 0))
+    heard = bodies(consumer.consume("q", no_ack=True))
+    assert heard == there
+    world.wait(130_000)
+    assert heard + bodies(consumer.hear()) == [*there, *numbers[room:]]
+    assert delaying(world).ring.ready == len(delaying(world).letters or ()) == 0
+
+
 def test_a_clock_that_jumps_forward_fires_early_and_back_late(world: World) -> None:
     client = world.client()
     client.consume("q", no_ack=True)
@@ -180,8 +229,6 @@ def test_rows_of_what_was_cancelled_are_void(world: World) -> None:
 
 
 def test_a_paused_queue_holds_what_is_due(world: World) -> None:
-    from clusterbroker.cluster.wiring.commands import PauseQueue
-
     client = world.client()
     client.consume("q", no_ack=True)
     world.command(PauseQueue(vhost="/", name=NAME))
