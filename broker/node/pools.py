@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 DIRECT: Final = "amq.rabbitmq.reply-to."
 """Addresses of sessions begin so."""
+EXITS_MAX: Final = 1000
 
 
 class NodePools:
@@ -61,6 +62,8 @@ class NodePools:
         self.dead: Counter[tuple[LogIndex, str]] = Counter()
         self.unheard: Counter[LogIndex] = Counter()
         self.poison: Counter[LogIndex] = Counter()
+        self.exits: dict[str, int] = {}
+        """Launch -> exit status, of those that ended last."""
 
     def rows(self) -> tuple[PoolRow, ...]:
         """Of the pools of which something died here."""
@@ -130,6 +133,17 @@ class NodePools:
             if connection is not None:
                 self._node.setting_aside.notify(connection, connection.review_rights)
 
+    def launch_ended(self, launch: Launch, exit_status: int | None) -> None:
+        """A worker is gone. Its request may be about to be kept as poison."""
+        self.launch_changed(launch)
+        if exit_status is not None:
+            self.exits[launch.launch_id] = exit_status
+            if len(self.exits) > EXITS_MAX:
+                del self.exits[next(iter(self.exits))]
+        pool = self._node.map.pools.get(launch.pool_id)
+        if pool is not None:
+            self._tell(pool.dead)
+
     def _tell(self, queue_id: QueueId) -> None:
         queue = self._node.queues.get(queue_id)
         if isinstance(queue, (PassingQueue, GroupQueue)):
@@ -175,7 +189,7 @@ class NodePools:
         """A copy of a request with which workers were lost to the end, once over failovers."""
         node = self._node
         names = node.map.pools.names(pool.pool_id)
-        copy = poison_of(request, names.exchange, node.now_ms)
+        copy = poison_of(request, names.exchange, node.now_ms, self.exits)
         vhost = node.vhosts.get(pool.vhost)
         inventory = None if copy is None or vhost is None else vhost.queues.get(names.poison)
         if copy is not None and inventory is not None and not inventory.deleted:

@@ -21,7 +21,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from clusterbroker.broker.content.message import to_address
+from clusterbroker.broker.content.message import to_address, with_annotations
+from clusterbroker.broker.pools.loss_headers import COUNT
 from clusterbroker.broker.pools.losses import REJECTED, last_return, was_lost
 from clusterbroker.broker.pools.messages import GroupTold
 from clusterbroker.broker.pools.passing_queue import AGAIN_MS
@@ -336,6 +337,11 @@ class GroupQueue(Queue):
             self.dead_letters.give_up(seq, self.ring.message(seq), "cancelled")
         else:
             super().remove(seq)
+
+    def letter(self, seq: int, message: Message) -> Message:
+        """The responder says how often it came back after a failure; the header may be its publisher's."""
+        count = self.ring.delivery_count(seq) if seq > 0 else 0
+        return with_annotations(message, {COUNT: count}, removed="")
 
     def requeue(self, seq: int, counted: bool) -> None:
         """A worker rejected it: what was lost with another worker before is not what happened last."""

@@ -448,6 +448,10 @@ class LocalQueue(QueueHandle):
     def shown(self, seq: int, message: Message, redelivered: bool, delivery_count: int) -> Message:
         """See `QueueHandle`."""
 
+    def letter(self, seq: int, message: Message) -> Message:  # noqa: ARG002
+        """A message that dies, as its letter is made of it. `seq` 0 or less: it was never in the queue."""
+        return message
+
     def add_consumer(self, member: Member, now_ms: int) -> None:
         """Of any node."""
         self.subscriptions.add(member)

@@ -180,7 +180,8 @@ class ReplicatedDeadLetters:
         self._underway += 1
         dead.tries += 1
         reason = died_of(self._queue.ring, message, dead.reason, dead.dropped_ms)
-        if not self._queue.host.dead_letter_once(self._queue, message, reason, dead.number, ticket):
+        letter = self._queue.letter(dead.seq, message)
+        if not self._queue.host.dead_letter_once(self._queue, letter, reason, dead.number, ticket):
             ticket.rejected = True  # no exchange, or no route
         ticket.pass_()
 
