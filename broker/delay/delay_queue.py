@@ -89,6 +89,7 @@ class DelayQueue(Queue):
 
     def begin_alone(self) -> None:
         """The queue has no copies: what its log holds is all there is."""
+        self.dead_letters.begin_epoch()
         self._begin()
         self._resume()
 
@@ -463,7 +464,6 @@ class DelayQueue(Queue):
 
     def begin_epoch(self, now_ms: int) -> None:
         super().begin_epoch(now_ms)
-        self.dead_letters.end_epoch()  # what is held here is due, and goes on otherwise
         self._begin()
         self._resume()
 
@@ -512,7 +512,11 @@ class DelayQueue(Queue):
         return [seq] if seq and self._waits(seq) else []
 
     def remove(self, seq: int) -> None:
-        super().remove(seq)
+        """A pool's request is cancelled, and its caller hears of it."""
+        if self.host.due.is_answered(self) and self.ring.set_aside(seq):
+            self.dead_letters.give_up(seq, self.ring.message(seq), "cancelled")
+        else:
+            super().remove(seq)
         self._index.void(seq)
 
     def reschedule(self, seq: int, message: Message, at_ms: int) -> None:

@@ -130,7 +130,9 @@ class DueLetters:
 
     def resume(self) -> None:
         """A new owner takes up what the last one left, in the order of the numbers."""
-        for seq, number, _ in self._queue.ring.dead():
+        for seq, number, reason in self._queue.ring.dead():
+            if reason != DUE:
+                continue  # it was cancelled (`dead_lettering`)
             letter = Letter(seq, number, SAFE, None)
             self._open[number] = letter
             self._line.append(letter)

@@ -18,7 +18,9 @@ from clusterbroker.broker.queues.local_queue import LocalQueue
 from clusterbroker.broker.queues.producers import dead_letter_producer
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.cluster.ids import LogIndex, QueueId
+from clusterbroker.cluster.wiring.entities import Queue as QueueEntity
 from clusterbroker.cluster.wiring.pool_entities import Group, Launch, Pool
+from clusterbroker.cluster.wiring.pool_names import PoolNames
 from clusterbroker.journal.record import Message
 
 if TYPE_CHECKING:
@@ -148,6 +150,12 @@ class NodePools:
         queue = self._node.queues.get(queue_id)
         if isinstance(queue, (PassingQueue, GroupQueue)):
             queue.pool_changed()
+
+    def delayed_by(self, entity: QueueEntity) -> PoolNames | None:
+        """Of the pool whose requests of later wait in this queue; None: it is no pool's."""
+        pools = self._node.map.pools
+        pool = pools.owner_of_exchange(entity.vhost, entity.delays) if pools.delays(entity.queue_id) else None
+        return None if pool is None else pools.names(pool.pool_id)
 
     # -- what leaves a pool's queues ----------------------------------------------------------------------------
 

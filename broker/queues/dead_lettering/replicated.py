@@ -42,6 +42,7 @@ REASONS: Final[tuple[Reason, ...]] = (
     "no_capacity", "start_failed", "cancelled", "pool_deleted",
 )  # fmt: skip
 """As DEAD records number them, from 0. New ones go to the end."""
+_DUE: Final = REASONS.index("due")
 
 
 class Dead:
@@ -88,7 +89,8 @@ class ReplicatedDeadLetters:
     def resume(self) -> None:
         """A new owner takes up what the last one left; `turn` is not called before the other copies have it too."""
         for seq, number, reason in self._queue.ring.dead():
-            self._add(Dead(seq, number, REASONS[reason], SAFE))  # it needs no commit of this owner's
+            if reason != _DUE:  # that goes on otherwise (`delay.due_letters`)
+                self._add(Dead(seq, number, REASONS[reason], SAFE))  # it needs no commit of this owner's
 
     def _add(self, dead: Dead) -> None:
         self._open[dead.number] = dead
