@@ -13,6 +13,7 @@ from clusterbroker.broker.pools.fleet import MEMORY, Place
 from clusterbroker.broker.pools.group_queue import GroupQueue
 from clusterbroker.broker.pools.messages import AskPool, GroupTold, PlaceTold, StartsFail, WorkerTold
 from clusterbroker.broker.pools.orphan_queue import OrphanQueue
+from clusterbroker.broker.pools.times import PoolTimes
 from clusterbroker.cluster.ids import LogIndex, NodeId
 from clusterbroker.cluster.wiring.levels import STARTED_WORKERS
 from clusterbroker.cluster.wiring.pool_entities import NOOP, Launch, Pool
@@ -55,6 +56,7 @@ class PoolDesk:
         self._node = node
         self._told: dict[str, PlaceTold] = {}
         self._failures: dict[tuple[int, str], str] = {}
+        self._times: dict[int, PoolTimes] = {}
         self._sends = False
         """The cluster is at the level of these frames, as far as was looked."""
         self.launches_told: Callable[[], None] = _nobody
@@ -99,6 +101,21 @@ class PoolDesk:
                 each = MEMORY if template is None or not template.memory_bytes else template.memory_bytes
                 promised[launch.place] = promised.get(launch.place, 0) + each
         return promised
+
+    def times(self, pool_id: int) -> PoolTimes:
+        """What is counted here of a pool."""
+        found = self._times.get(pool_id)
+        if found is None:
+            found = self._times[pool_id] = PoolTimes()
+        return found
+
+    def timed(self) -> Mapping[int, PoolTimes]:
+        """Of all pools of which something is."""
+        return self._times
+
+    def pool_ended(self, pool_id: int) -> None:
+        """Nobody asks for its numbers any more."""
+        self._times.pop(pool_id, None)
 
     @property
     def templates(self) -> tuple[str, ...]:

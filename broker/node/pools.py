@@ -13,6 +13,7 @@ from clusterbroker.broker.pools.losses import poison_of
 from clusterbroker.broker.pools.orphan_queue import OrphanQueue
 from clusterbroker.broker.pools.passing_queue import PassingQueue
 from clusterbroker.broker.pools.responder import answer_to
+from clusterbroker.broker.pools.times import PoolTimes, Times
 from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.queues.local_queue import LocalQueue
 from clusterbroker.broker.queues.producers import dead_letter_producer
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from clusterbroker.broker.node.occupancy import Occupancy
     from clusterbroker.broker.node.pool_desk import PoolDesk
     from clusterbroker.broker.node.ports import NodeCore
-    from clusterbroker.broker.stats.rows import PoolRow
+    from clusterbroker.broker.stats.pools import PoolRow
 
     class PoolNode(NodeCore, Protocol):
         """The node."""
@@ -68,16 +69,21 @@ class NodePools:
         """Launch -> exit status, of those that ended last."""
 
     def rows(self) -> tuple[PoolRow, ...]:
-        """Of the pools of which something died here."""
-        from clusterbroker.broker.stats.rows import PoolRow  # only a management process needs it
+        """Of the pools of which something died, or was timed, here."""
+        from clusterbroker.broker.stats.pools import NO_TIMES, PoolRow, TimesRow  # only a management process needs it
 
-        found = {pool_id for pool_id, _ in self.dead} | set(self.unheard) | set(self.poison)
+        def row(times: Times) -> TimesRow:
+            return TimesRow(tuple(times.counts), times.sum_ms) if any(times.counts) else NO_TIMES
+
+        timed, none = self._node.pool_desk.timed(), PoolTimes()
+        found = {pool_id for pool_id, _ in self.dead} | set(self.unheard) | set(self.poison) | set(timed)
         return tuple(
             PoolRow(
                 pool_id, _of(self.answered, pool_id), _of(self.dead, pool_id), self.unheard[pool_id],
-                self.poison[pool_id],
+                self.poison[pool_id], row(times.wait), row(times.service), row(times.start),
             )
             for pool_id in sorted(found)
+            for times in (timed.get(pool_id, none),)
         )  # fmt: skip
 
     # -- what the map says --------------------------------------------------------------------------------------
@@ -92,6 +98,7 @@ class NodePools:
         """Nobody asks for its numbers any more."""
         self.unheard.pop(pool.pool_id, None)
         self.poison.pop(pool.pool_id, None)
+        self._node.pool_desk.pool_ended(pool.pool_id)
         for counter in (self.answered, self.dead):
             for key in [key for key in counter if key[0] == pool.pool_id]:
                 del counter[key]

@@ -127,6 +127,8 @@ class Fleet:
         self._wakes = True
         self.commands: list[Ordered] = []
         self.fails: list[StartsFail] = []
+        self.starts_s: list[float] = []
+        """How long workers took to get ready."""
         for launch in table.launches(pool.pool_id):
             self._know(launch, now_s)
         self._taken_over = bool(self._known)
@@ -306,6 +308,7 @@ class Fleet:
         self._renew(places, now_s)
         for key, place, took_s in self._readies:
             policy.worker_ready(key, place, took_s, now_s)
+            self.starts_s.append(took_s)
         orders: list[Order] = []
         for gone in self._ends:
             orders += policy.worker_gone(gone, now_s)

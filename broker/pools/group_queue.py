@@ -28,6 +28,7 @@ from clusterbroker.broker.pools.messages import GroupTold
 from clusterbroker.broker.pools.passing_queue import AGAIN_MS
 from clusterbroker.broker.pools.ports import PoolHost
 from clusterbroker.broker.pools.suspects import RequestDispatch
+from clusterbroker.broker.pools.times import Followed
 from clusterbroker.broker.queues.dead_lettering.death import Reason
 from clusterbroker.broker.queues.modification import Modification
 from clusterbroker.broker.queues.producers import dead_letter_producer
@@ -58,8 +59,8 @@ class GroupQueue(Queue):
     dispatching = RequestDispatch
     dispatch: RequestDispatch
     __slots__ = (
-        "_again_ms", "_ages_ms", "_busy_ms", "_closed_for", "_draining", "_failing_ms", "_measured", "_ordered",
-        "_part", "_retires", "_seen", "_service_ms", "_told", "_told_ms", "node",
+        "_again_ms", "_ages_ms", "_busy_ms", "_closed_for", "_draining", "_failing_ms", "_followed", "_measured",
+        "_ordered", "_part", "_retires", "_seen", "_service_ms", "_told", "_told_ms", "node",
     )  # fmt: skip
 
     def __init__(
@@ -95,6 +96,7 @@ class GroupQueue(Queue):
         self._ages_ms = self._service_ms = 0.0
         self._told: GroupTold | None = None
         self._told_ms = 0
+        self._followed: Followed | None = None
 
     def begin_epoch(self, now_ms: int) -> None:
         super().begin_epoch(now_ms)
@@ -158,6 +160,9 @@ class GroupQueue(Queue):
             self._give_up_all("start_failed")
         self._note(now_ms)
         self._measure(now_ms)
+        if self._followed is None:  # what is there already came whenever
+            self._followed = Followed(self.ring)
+        self._followed.look(self.node.pool_desk.times(pool.pool_id), now_ms)
         self._tell(pool, now_ms)
         if not self._ordered and now_ms >= self._again_ms:
             self._live(pool, group, now_ms)

@@ -210,6 +210,9 @@ class OrphanQueue(PassingQueue):
         self._rest_ms = max(STEP_MS, int(fleet.effort * STEP_MS_A_GROUP))
         next_s = fleet.next_s(now_ms / 1000)
         self._step_ms = None if next_s is None else int(next_s * 1000)
+        took, fleet.starts_s = fleet.starts_s, []
+        for took_s in took:
+            desk.times(pool_id).start.note(round(1000 * took_s))
         fails, fleet.fails = fleet.fails, []
         for told in fails:
             desk.tell_failure(told)

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from clusterbroker.broker.pools.fleet import Place
 from clusterbroker.broker.pools.messages import GroupTold, StartsFail, WorkerTold
+from clusterbroker.broker.pools.times import PoolTimes
 from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.queues.local_queue import Host
 from clusterbroker.cluster.wiring.commands import AnyCommand
@@ -43,6 +44,9 @@ class Desk(Protocol):
 
     def ask(self, pool_id: int) -> None:
         """A controller begins here: all tell what they know."""
+
+    def times(self, pool_id: int) -> PoolTimes:
+        """What is counted here of a pool."""
 
     def others_bytes(self, pool_id: int) -> Mapping[str, int]:
         """Memory that is promised to workers of other pools, by place."""
