@@ -126,9 +126,8 @@ class DelayQueue(Queue):
         """What waits comes to the log, transient messages too, and their numbers with them."""
         return False
 
-    @property
-    def keeps_times(self) -> bool:
-        """A delay counts from there."""
+    def keeps_times_of(self, _: bytes) -> bool:
+        """A delay counts from where its message was taken."""
         return True
 
     def accept_dead_letter(self, message: Message) -> None:

@@ -64,8 +64,8 @@ class PoolDesk:
         """A controller asks for the workers of its pool."""
         self.handlers: dict[type, Callable[[str, Any, memoryview], object]] = {
             PlaceTold: lambda peer, told, _: self._place(peer, told),
-            GroupTold: lambda _peer, told, _: self.tell_group(told, again=False),
-            WorkerTold: lambda _peer, told, _: self.tell_worker(told, again=False),
+            GroupTold: lambda _peer, told, _: self.tell_controller(told, again=False),
+            WorkerTold: lambda _peer, told, _: self.tell_controller(told, again=False),
             StartsFail: lambda _peer, told, _: self._failure(told),
             AskPool: lambda _peer, told, _: self._tell_all(told.pool_id),
         }
@@ -209,21 +209,16 @@ class PoolDesk:
 
     # -- what is told -------------------------------------------------------------------------------------------
 
-    def tell_group(self, told: GroupTold, again: bool = True) -> None:
-        """To the controller. `again`: it may be elsewhere."""
+    def tell_controller(self, told: GroupTold | WorkerTold, again: bool = True) -> None:
+        """Of a group, or a worker. `again`: the controller may be elsewhere."""
         queue = self._fleet_of(told.pool_id)
-        if queue is not None:
+        if queue is None:
+            if again:
+                self._to_controller(told.pool_id, told)
+        elif isinstance(told, GroupTold):
             queue.group_told(told)
-        elif again:
-            self._to_controller(told.pool_id, told)
-
-    def tell_worker(self, told: WorkerTold, again: bool = True) -> None:
-        """To the controller. `again`: it may be elsewhere."""
-        queue = self._fleet_of(told.pool_id)
-        if queue is not None:
+        else:
             queue.worker_told(told)
-        elif again:
-            self._to_controller(told.pool_id, told)
 
     def tell_failure(self, told: StartsFail) -> None:
         """To all: the owner of the group's queue answers what waits, the responder says why."""

@@ -313,12 +313,14 @@ class Fleet:
         for gone in self._ends:
             orders += policy.worker_gone(gone, now_s)
         self._readies, self._ends = [], []
-        facts = PoolFacts(self._facts, self._rooms(places, template), template.version, self.pool.paused)
+        launches = self._table.launches(self.pool.pool_id)
+        strays = [one for one in launches if self._table.group(self.pool.pool_id, one.key) is None]
+        facts = PoolFacts(self._facts, self._rooms(places, template, strays), template.version, self.pool.paused)
         orders += policy.step(facts, now_s)
         self._take(orders, now_s)
-        self._end_lost(places, now_s)
+        self._end_lost(launches, places, now_s)
         self._end_absent(now_s)
-        self._end_stray()
+        self._end_stray(strays)
 
     def _chosen(self, places: Mapping[str, Place], own: str) -> TemplateTold | None:
         """The template as most places have it."""
@@ -338,10 +340,12 @@ class Fleet:
     def _memory_of(template: TemplateTold | None) -> tuple[int, bool]:
         return (0, False) if template is None else (template.memory_bytes, template.driver == NOOP)
 
-    def _rooms(self, places: Mapping[str, Place], template: TemplateTold) -> dict[str, PlaceFacts]:
+    def _rooms(
+        self, places: Mapping[str, Place], template: TemplateTold, strays: Iterable[LaunchEntity]
+    ) -> dict[str, PlaceFacts]:
         """Places whose template is the chosen one. A worker takes its room until it is gone, its group's end or not."""
         rooms = {}
-        left = self._left()
+        left = Counter(launch.place for launch in strays)
         each = template.memory_bytes or MEMORY
         for name, place in places.items():
             own = place.told.templates.get(self.pool.template)
@@ -355,15 +359,6 @@ class Fleet:
                 alarm=place.told.alarm,
             )
         return rooms
-
-    def _left(self) -> Counter[str]:
-        """Workers of groups that have ended, by place."""
-        return Counter(launch.place for launch in self._strays())
-
-    def _strays(self) -> list[LaunchEntity]:
-        """Launches whose groups are gone."""
-        pool_id, table = self.pool.pool_id, self._table
-        return [launch for launch in table.launches(pool_id) if table.group(pool_id, launch.key) is None]
 
     def _renew(self, places: Mapping[str, Place], now_s: float) -> None:
         dirty, self._dirty = self._dirty, {}
@@ -451,15 +446,15 @@ class Fleet:
         self._dirty[launch.key] = None
         return True
 
-    def _end_lost(self, places: Mapping[str, Place], now_s: float) -> None:
+    def _end_lost(self, launches: Iterable[LaunchEntity], places: Mapping[str, Place], now_s: float) -> None:
         """Of places whose node is gone for long."""
-        launches = [launch for launch in self._table.launches(self.pool.pool_id) if not launch.revoked]
-        absent = {launch.place for launch in launches if not _is_there(places, launch.place)}
+        used = {launch.place for launch in launches if not launch.revoked}
+        absent = {place for place in used if not _is_there(places, place)}
         self._lost = {name: self._lost.get(name, now_s) for name in absent}
         over = {name for name, since_s in self._lost.items() if now_s >= since_s + LOST_PLACE_S}
         if not over:
             return
-        ends = (launch for launch in launches if launch.place in over)
+        ends = (launch for launch in launches if launch.place in over and not launch.revoked)
         self._take((Stop(one.key, one.launch_id, "its place is lost") for one in ends), now_s)
 
     def _end_absent(self, now_s: float) -> None:
@@ -474,10 +469,10 @@ class Fleet:
             elif now_s >= since_s + limit_s:
                 self._take((Stop(launch.key, worker_id, f"it did not consume for {limit_s} s"),), now_s)
 
-    def _end_stray(self) -> None:
+    def _end_stray(self, strays: Iterable[LaunchEntity]) -> None:
         """Of groups that are gone."""
-        strays = (launch for launch in self._strays() if not launch.revoked)
-        self._take((Stop(one.key, one.launch_id, "its group has ended") for one in strays), self._begun_s)
+        ends = (launch for launch in strays if not launch.revoked)
+        self._take((Stop(one.key, one.launch_id, "its group has ended") for one in ends), self._begun_s)
 
 
 _NOTHING: Final = _Told()

@@ -268,7 +268,7 @@ class GroupQueue(Queue):
         told = self._row()
         if told != self._told:
             self._told, self._told_ms = told, now_ms
-            self.node.pool_desk.tell_group(told)
+            self.node.pool_desk.tell_controller(told)
 
     def _row(self) -> GroupTold:
         ring, workers = self.ring, dict[str, int]()

@@ -18,7 +18,6 @@ from clusterbroker.broker.queues.dead_lettering.dropped import died_of
 from clusterbroker.cluster.errors import NotFound, Unavailable
 from clusterbroker.cluster.ids import LogIndex
 from clusterbroker.cluster.wiring.commands import (
-    EndPoolQueue,
     LaunchWorkers,
     RequireGroups,
     RetireWorkers,
@@ -40,12 +39,10 @@ nine tenths of the node to messages."""
 class OrphanQueue(PassingQueue):
     """See the module."""
 
-    __slots__ = ("_again_ms", "_controller", "_ending", "_rest_ms", "_step_ms", "_stepped_ms", "fleet")
+    __slots__ = ("_controller", "_rest_ms", "_step_ms", "_stepped_ms", "fleet")
 
     def _begin(self) -> None:
         super()._begin()
-        self._again_ms = 0
-        self._ending = False
         self._controller: Controller | None = None
         self._step_ms: int | None = None
         self._stepped_ms = 0
@@ -123,7 +120,8 @@ class OrphanQueue(PassingQueue):
             return
         order = controller.order()
         if order is None:
-            self._end_of(controller)
+            if pool.deleting and self._is_done and not controller.busy:
+                self._end_queue()
             return
         kind, keys = order
         at_ms, epoch = self.node.now_ms, self.entity.epoch
@@ -237,28 +235,8 @@ class OrphanQueue(PassingQueue):
 
         self.node.propose(command, done)
 
-    def _end_of(self, controller: Controller) -> None:
-        """Of a pool that is deleted: nothing waits here any more, and nowhere for a group."""
-        pool = self.pool
-        if pool is None or not pool.deleting or self._ending or controller.busy or self._next < self.ring.next_seq:
-            return
-        if self.ring.living(1, self.ring.next_seq - 1, 1) or self.node.map.pools.groups(pool.pool_id):
-            return
-        self._ending = True
-        command = EndPoolQueue(pool_id=pool.pool_id, queue_id=self.entity.queue_id, epoch=self.entity.epoch)
-
-        def done(applied: Applied) -> None:
-            if not self.deleted and self.ring.owner is self:
-                self._ending = False
-                self._again_ms = 0 if applied.ok else self.node.now_ms + AGAIN_MS
-                self.ring.mark()
-
-        self.node.propose(command, done)
-
     def _schedule(self, now_ms: int) -> None:
         super()._schedule(now_ms)
-        if self._again_ms > now_ms and not self.paused:
-            self.node.wake(self, self._again_ms)
         if self.fleet is not None and not self.paused and self.node.map.level >= STARTED_WORKERS:
             due_ms = now_ms if self.fleet.wakes else self._step_ms
             if due_ms is not None:

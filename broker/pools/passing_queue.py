@@ -18,7 +18,9 @@ from clusterbroker.broker.queues.queue import Queue
 from clusterbroker.broker.queues.ring import Ring
 from clusterbroker.broker.queues.states import READY
 from clusterbroker.broker.queues.ticket import Ticket
+from clusterbroker.cluster.wiring.commands import EndPoolQueue
 from clusterbroker.cluster.wiring.entities import Queue as QueueEntity
+from clusterbroker.cluster.wiring.map import Applied
 from clusterbroker.cluster.wiring.pool_entities import Pool
 from clusterbroker.cluster.wiring.pool_table import PoolQueue
 from clusterbroker.cluster.wiring.queue_settings import QueueSettings
@@ -37,7 +39,7 @@ AGAIN_MS: Final = 1000
 class PassingQueue(Queue):
     """See the module. `host` is the node."""
 
-    __slots__ = ("_fetching", "_next", "_part", "_reading", "node")
+    __slots__ = ("_again_ms", "_ending", "_fetching", "_next", "_part", "_reading", "node")
 
     def __init__(
         self, entity: QueueEntity, settings: QueueSettings, ring: Ring, node: PoolHost, now_ms: int, part: PoolQueue
@@ -67,6 +69,9 @@ class PassingQueue(Queue):
         self._next = 1
         self._reading += 1
         self._fetching = False
+        self._again_ms = 0
+        """When a command is ordered again that could not be ordered."""
+        self._ending = False
         self.ring.mark()
 
     def end_epoch(self) -> None:
@@ -157,6 +162,36 @@ class PassingQueue(Queue):
     def _has_room(self) -> bool:
         letters = self.dead_letters.replicated
         return letters is not None and len(letters) < HELD_MAX and not self.node.effort.spent
+
+    # -- the end of a pool --------------------------------------------------------------------------------------
+
+    @property
+    def _is_done(self) -> bool:
+        """Nothing is here any more, and no group of the pool is left that something could come from."""
+        ring = self.ring
+        is_empty = self._next >= ring.next_seq and not ring.living(1, ring.next_seq - 1, 1)
+        return is_empty and not self.node.map.pools.groups(self._part.pool_id)
+
+    def _end_queue(self) -> None:
+        """Of a pool that is deleted."""
+        if self._ending or self.node.now_ms < self._again_ms:
+            return
+        self._ending = True
+        entity = self.entity
+        command = EndPoolQueue(pool_id=self._part.pool_id, queue_id=entity.queue_id, epoch=entity.epoch)
+
+        def done(applied: Applied) -> None:
+            if not self.deleted and self.ring.owner is self:
+                self._ending = False
+                self._again_ms = 0 if applied.ok and applied.result else self.node.now_ms + AGAIN_MS
+                self.ring.mark()
+
+        self.node.propose(command, done)
+
+    def _schedule(self, now_ms: int) -> None:
+        super()._schedule(now_ms)
+        if self._again_ms > now_ms and not self.paused:
+            self.node.wake(self, self._again_ms)
 
     @abstractmethod
     def _came(self, seq: int, message: Message) -> None:

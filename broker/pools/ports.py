@@ -33,11 +33,8 @@ class Desk(Protocol):
     def own_place(self) -> str:
         """This node's."""
 
-    def tell_group(self, told: GroupTold) -> None:
-        """To the pool's controller."""
-
-    def tell_worker(self, told: WorkerTold) -> None:
-        """To the pool's controller."""
+    def tell_controller(self, told: GroupTold | WorkerTold) -> None:
+        """Of a group, or a worker."""
 
     def tell_failure(self, told: StartsFail) -> None:
         """To all."""
