@@ -55,8 +55,9 @@ class PoolDesk:
     def __init__(self, node: DeskNode) -> None:
         self._node = node
         self._told: dict[str, PlaceTold] = {}
-        self._failures: dict[tuple[int, str], str] = {}
-        self._times: dict[int, PoolTimes] = {}
+        self._failures: dict[tuple[int, str], tuple[int, str]] = {}
+        """(pool, key) -> until when its starts fail, and why they did last."""
+        self._times: dict[LogIndex, PoolTimes] = {}
         self._sends = False
         """The cluster is at the level of these frames, as far as was looked."""
         self.launches_told: Callable[[], None] = _nobody
@@ -104,16 +105,17 @@ class PoolDesk:
 
     def times(self, pool_id: int) -> PoolTimes:
         """What is counted here of a pool."""
-        found = self._times.get(pool_id)
-        if found is None:
-            found = self._times[pool_id] = PoolTimes()
+        of = LogIndex(pool_id)
+        found = self._times.get(of)
+        if found is None:  # each turn of a group asks
+            found = self._times[of] = PoolTimes()
         return found
 
-    def timed(self) -> Mapping[int, PoolTimes]:
+    def timed(self) -> Mapping[LogIndex, PoolTimes]:
         """Of all pools of which something is."""
         return self._times
 
-    def pool_ended(self, pool_id: int) -> None:
+    def pool_ended(self, pool_id: LogIndex) -> None:
         """Nobody asks for its numbers any more."""
         self._times.pop(pool_id, None)
 
@@ -228,7 +230,7 @@ class PoolDesk:
     def _failure(self, told: StartsFail) -> None:
         if len(self._failures) >= FAILURES_MAX:
             self._failures.clear()
-        self._failures[told.pool_id, told.key] = told.detail
+        self._failures[told.pool_id, told.key] = self._node.now_ms + told.for_ms, told.detail
         group = self._node.map.pools.group(LogIndex(told.pool_id), told.key)
         queue = None if group is None else self._node.queues.get(group.queue_id)
         if isinstance(queue, GroupQueue):
@@ -236,7 +238,18 @@ class PoolDesk:
 
     def failure(self, pool_id: int, key: str) -> str:
         """Why starts of the key failed last; empty: not known here."""
-        return self._failures.get((pool_id, key), "")
+        return self._failures.get((pool_id, key), (0, ""))[1]
+
+    def failed(self, pool_id: int) -> Iterable[tuple[str, int, str]]:
+        """Keys whose starts fail for now: until when, and why."""
+        for (of, key), (until_ms, detail) in self._failures.items():
+            if of == pool_id and until_ms > self._node.now_ms:
+                yield key, until_ms, detail
+
+    def directed(self, pool_id: int, key: str, word: str) -> None:
+        """By an operator: starts are tried again."""
+        if word in ("start", "retry", "pin"):
+            self._failures.pop((pool_id, key), None)
 
     def ask(self, pool_id: int) -> None:
         """A controller begins here."""

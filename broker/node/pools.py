@@ -115,6 +115,7 @@ class NodePools:
 
     def group_directed(self, group: Group, word: str) -> None:
         """An operator's word about it was carried out in the map."""
+        self._node.pool_desk.directed(group.pool_id, group.key, word)
         queue = self._node.queues.get(group.queue_id)
         if isinstance(queue, GroupQueue):
             queue.directed(word)

@@ -112,6 +112,8 @@ class Fleet:
         self._policy: Policy | None = None
         self._before: Policy | None = None
         """Of other settings: what it knows of failures goes on."""
+        self._failed: list[tuple[str, float, str]] = []
+        """Keys that a controller before has failed: until when, and why."""
         self._facts: dict[str, GroupFacts] = {}
         self._dirty: dict[str, None] = {group.key: None for group in table.groups(pool.pool_id)}
         self._told: dict[str, _Told] = {}
@@ -223,8 +225,13 @@ class Fleet:
         """One of them can start other things than before, or came, or went."""
         self._wakes = True
 
+    def failed_before(self, key: str, until_s: float, detail: str) -> None:
+        """A controller before has told so. Before the first step."""
+        self._failed.append((key, until_s, detail))
+
     def retry(self, key: str) -> None:
         """An operator's word: start again now."""
+        self._failed = [one for one in self._failed if one[0] != key]
         for policy in (self._policy, self._before):
             if policy is not None:
                 policy.retry(key)
@@ -303,6 +310,9 @@ class Fleet:
             self._policy = Policy(settings_of(self.pool.settings, template), now_s, taken_over=taken_over)
             if before is not None:
                 self._policy.fail_as(before)
+            failed, self._failed = self._failed, []
+            for key, until_s, detail in failed:
+                self._policy.failures.resume(key, until_s, detail, now_s)
         self._template = template
         policy = self._policy
         self._renew(places, now_s)

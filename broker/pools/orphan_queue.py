@@ -57,6 +57,8 @@ class OrphanQueue(PassingQueue):
             letters.left = self._left
             if pool.starts_workers:
                 self.fleet = Fleet(pool, self.node.map.pools, self.node.now_ms / 1000)
+                for key, until_ms, detail in self.node.pool_desk.failed(pool.pool_id):
+                    self.fleet.failed_before(key, until_ms / 1000, detail)
                 self.node.pool_desk.ask(pool.pool_id)
 
     def _left(self, seq: int) -> None:

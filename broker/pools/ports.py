@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from clusterbroker.broker.pools.fleet import Place
@@ -38,6 +38,9 @@ class Desk(Protocol):
 
     def tell_failure(self, told: StartsFail) -> None:
         """To all."""
+
+    def failed(self, pool_id: int) -> Iterable[tuple[str, int, str]]:
+        """Keys whose starts fail for now, as a controller has told: until when, and why."""
 
     def ask(self, pool_id: int) -> None:
         """A controller begins here: all tell what they know."""
