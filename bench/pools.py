@@ -1,11 +1,13 @@
 """Worker pools on loopback: the figures of the page's section 7.
 
-    python -m bench.pools [--nodes 1,3] [--calls 1000] [--keys 1000] [--json]
+    python -m bench.pools [--nodes 1,3] [--calls 1000] [--keys 1000] [--idle 10000] [--json]
 
     call, raw            request to a worker, answer to an exclusive queue, both in one process: the broker's part
     call, library        the same by `clusterbroker_workers`: a worker process and `Pool.call`
     new key              first request of a key -> its answer: a worker process is started (subprocess driver)
     keys at once         requests for so many new keys -> all groups are there; -> all requests stand in their queues
+    idle groups          so many keys with a group and no request, one node: memory that the broker took for them, and
+                         processor time of all its processes while nothing happens, in parts of one processor
     a tenfold step       requests of 50 ms at one key: until 300 of them are answered, and workers at most
     controller step      one step of the policy over 10,000 idle groups, and over 1,000 that wait for room (pure)
 
@@ -57,6 +59,8 @@ SLOW_S: Final = 20.0
 LEAST: Final = 3
 STEP_CALLS: Final = 300
 SERVICE_S: Final = 0.05
+REST_S: Final = 10.0
+EXPIRES_MS: Final = 60_000
 
 Figure = dict[str, Any]
 
@@ -203,13 +207,13 @@ def one_by_one(pool: Pool, keys: Iterable[str]) -> list[float]:
     return times
 
 
-async def published(broker: Broker, pool: str, count: int) -> None:
+async def published(broker: Broker, pool: str, count: int, **about: str) -> None:
     """One request for each of so many keys, all confirmed."""
     client = await Client.open(target(broker.url()), timeout_s=30, heartbeat_s=60)
     confirmed = Confirmed(client)
     await client.call(m.ConfirmSelect())
     for number in range(count):
-        client.publish(f"k{number}", b"x", exchange=pool)
+        client.publish(f"k{number}", b"x", exchange=pool, properties=Properties(**about) if about else None)
     await asyncio.wait_for(confirmed.wait(count), PATIENCE_S)
     await client.close()
 
@@ -226,6 +230,24 @@ def keys_at_once(broker: Broker, count: int) -> list[Figure]:
     return [
         {"what": f"{count} keys at once: groups", "p50": round(groups_s, 2), "unit": "s", "count": count},
         {"what": f"{count} keys at once: moved, as sampled", "p50": round(moved_s, 2), "unit": "s", "count": count},
+    ]
+
+
+def idle_groups(node: PoolNode, broker: Broker, count: int) -> list[Figure]:
+    """Their requests expire, behind the time that so many groups take, and they stay bound."""
+    broker.declare("idle", max_groups=count, unbind_delay_s=86_400)
+    before = node.settled_memory().rss_bytes
+    asyncio.run(published(broker, "idle", count, expiration=str(EXPIRES_MS)))
+    until("all groups are there", lambda: broker.document("pools/%2F/idle")["groups"] == count)
+    until("no request is left", lambda: not broker.document("pools/%2F/idle")["waiting"])
+    time.sleep(REST_S)  # what is told at rest has been told
+    mib = (node.settled_memory().rss_bytes - before) / (1 << 20)
+    used_s, began_s = sum(node.processor_s().values()), time.monotonic()
+    time.sleep(REST_S)
+    percent = 100 * (sum(node.processor_s().values()) - used_s) / (time.monotonic() - began_s)
+    return [
+        {"what": f"{count} idle groups: memory", "p50": round(mib, 1), "unit": "MiB", "count": count},
+        {"what": f"{count} idle groups: processor", "p50": round(percent, 2), "unit": "%", "count": count},
     ]
 
 
@@ -303,6 +325,7 @@ def main() -> None:
     parser.add_argument("--nodes", default="1,3", help="1, 3 or both, with a comma")
     parser.add_argument("--calls", type=int, default=1000)
     parser.add_argument("--keys", type=int, default=1000)
+    parser.add_argument("--idle", type=int, default=10_000, help="groups without a request")
     parser.add_argument("--json", action="store_true", help="one line of JSON")
     said = parser.parse_args()
     rows = controller_steps()
@@ -312,7 +335,9 @@ def main() -> None:
             with PoolNode(directory) as node:
                 node.start()
                 await_ready(node.url)
-                found = measured(Broker([node.port], node.http_port), said.calls, said.keys)
+                broker = Broker([node.port], node.http_port)
+                found = measured(broker, said.calls, said.keys)
+                found += idle_groups(node, broker, said.idle) if said.idle else []
         else:
             with PoolCluster(directory) as cluster:
                 cluster.start()

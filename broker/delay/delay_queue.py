@@ -79,6 +79,7 @@ class DelayQueue(Queue):
 
     def begin_alone(self) -> None:
         """The queue has no copies: what its log holds is all there is."""
+        self.dead_letters.begin_epoch()
         self._begin()
         self._resume()
 
@@ -115,9 +116,8 @@ class DelayQueue(Queue):
         """What waits comes to the log, transient messages too, and their numbers with them."""
         return False
 
-    @property
-    def keeps_times(self) -> bool:
-        """A delay counts from there."""
+    def keeps_times_of(self, _: bytes) -> bool:
+        """A delay counts from where its message was taken."""
         return True
 
     def accept_dead_letter(self, message: Message) -> None:
@@ -505,7 +505,6 @@ class DelayQueue(Queue):
 
     def begin_epoch(self, now_ms: int) -> None:
         super().begin_epoch(now_ms)
-        self.dead_letters.end_epoch()  # what is held here is due, and goes on otherwise
         self._begin()
         self._resume()
 
@@ -554,7 +553,11 @@ class DelayQueue(Queue):
         return [seq] if seq and self._waits(seq) else []
 
     def remove(self, seq: int) -> None:
-        super().remove(seq)
+        """A pool's request is cancelled, and its caller hears of it."""
+        if self.host.due.is_answered(self) and self.ring.set_aside(seq):
+            self.dead_letters.give_up(seq, self.ring.message(seq), "cancelled")
+        else:
+            super().remove(seq)
         self._index.void(seq)
 
     def reschedule(self, seq: int, message: Message, at_ms: int) -> None:

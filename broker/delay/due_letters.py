@@ -168,8 +168,9 @@ class DueLetters:
 
     def resume(self) -> None:
         """A new owner takes up what the last one left, in the order of the numbers."""
-        for seq, number, _ in self._queue.ring.dead():
-            self._open_one(Letter([seq], number, SAFE, []))
+        for seq, number, reason in self._queue.ring.dead():
+            if reason == DUE:  # else it was cancelled (`dead_lettering`)
+                self._open_one(Letter([seq], number, SAFE, []))
 
     # -- the turn -----------------------------------------------------------------------------------------------
 

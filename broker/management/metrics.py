@@ -40,7 +40,7 @@ from .metrics_text import Named, labels, written
 from .nodes import RABBITMQ_API, certificates, name_of_cluster
 from .pool_metrics import pools
 from .replica import Replica
-from .statistics import COUNTER, GAUGE, UNTYPED, Number, Of
+from .statistics import COUNTER, GAUGE, HISTOGRAM, UNTYPED, Number, Of
 
 R = TypeVar("R")
 
@@ -55,8 +55,6 @@ QUEUE_TYPE: Final = {"protocol": "amqp091", "queue_type": "clusterbroker_queue"}
 
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
-HISTOGRAM: Final = "histogram"
-"""Its samples are `_bucket{le="..."}`, `_sum` and `_count`."""
 
 
 # -- what there is ---------------------------------------------------------------------------------------------

@@ -8,16 +8,20 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from itertools import accumulate
 
-from clusterbroker.broker.stats.rows import NodeRow, PoolRow, QueueRow
+from clusterbroker.broker.pools.time_bounds import BOUNDS_MS
+from clusterbroker.broker.stats.pools import NO_TIMES, PoolRow, TimesRow
+from clusterbroker.broker.stats.rows import NodeRow, QueueRow
 from clusterbroker.cluster.ids import LogIndex, NodeId
 from clusterbroker.cluster.wiring.pool_entities import Launch, Pool
 
 from .metrics_text import Named, labels, written
 from .replica import Replica
-from .statistics import COUNTER, GAUGE
+from .statistics import COUNTER, GAUGE, HISTOGRAM
 
 PREFIX = "clusterbroker_pool_"
+BOUNDS = (*(f"{bound / 1000:g}" for bound in BOUNDS_MS), "+Inf")
 Sample = tuple[str, float]
 STATES = ("ordered", "revoked", "spare")
 """Of workers."""
@@ -72,6 +76,7 @@ def _counted(known: tuple[Pool, ...], rows: dict[LogIndex, PoolRow]) -> Iterator
         answers += [(labels({**named, "reason": reason}), count) for reason, count in sorted(row.answered.items())]
         unheard.append((labels(named), row.unheard))
         poison.append((labels(named), row.poison))
+    yield from _timed(known, rows)
     for name, text, samples in (
         ("dead_total", "Requests that died, whether somebody wanted an answer or not", dead),
         ("answers_total", "Requests that the broker answered because they died", answers),
@@ -79,3 +84,22 @@ def _counted(known: tuple[Pool, ...], rows: dict[LogIndex, PoolRow]) -> Iterator
         ("poison_total", "Requests that went to the inventory of those that workers die of", poison),
     ):
         yield written(Named(PREFIX + name, COUNTER, text), samples)
+
+
+def _timed(known: tuple[Pool, ...], rows: dict[LogIndex, PoolRow]) -> Iterator[str]:
+    """Histograms: their buckets are cumulative. A pool without any has no samples."""
+    for name, text in (
+        ("wait", "Time from a request's publish to its first hand-out, of one request per key at a time"),
+        ("service", "Time from there until it was settled, of one request per key at a time"),
+        ("start", "Time from a worker's order until it was ready, told by the controller's node"),
+    ):
+        samples: list[Sample] = []
+        for pool in known:
+            times: TimesRow = getattr(rows.get(pool.pool_id), name, NO_TIMES)
+            named = {"vhost": pool.vhost, "pool": pool.name}
+            for bound, total in zip(BOUNDS, accumulate(times.counts), strict=False):
+                samples.append((f"_bucket{labels({**named, 'le': bound})}", total))
+            if times.counts:
+                samples.append((f"_sum{labels(named)}", times.sum_ms / 1000))
+                samples.append((f"_count{labels(named)}", sum(times.counts)))
+        yield written(Named(f"{PREFIX}{name}_seconds", HISTOGRAM, text), samples)

@@ -19,6 +19,8 @@ from .history import Get
 Number = int | float
 GAUGE: Final = "gauge"
 COUNTER: Final = "counter"
+HISTOGRAM: Final = "histogram"
+"""Its samples are `_bucket{le="..."}`, `_sum` and `_count`."""
 UNTYPED: Final = "untyped"
 
 

@@ -102,7 +102,8 @@ class DeadLetters:
         """
         settings = queue.settings
         vhost = self._node.vhosts.get(queue.entity.vhost)
-        if vhost is None or settings.dead_letter_exchange is None:
+        exchange = self._exchange(queue)
+        if vhost is None or exchange is None:
             return None
         properties = properties_of(message)
         keys = [message.routing_key.decode()]
@@ -113,7 +114,6 @@ class DeadLetters:
             key_replaced=forced is not None,
         )  # fmt: skip
         keys = list(dead_letter_keys(forced, keys, copies, blind))
-        exchange = settings.dead_letter_exchange
         route = vhost.router.reach(
             exchange, keys[0], lambda: dead.headers, keys[1:], lambda name: getattr(dead, name, None), letter
         )
@@ -122,6 +122,13 @@ class DeadLetters:
             return None
         targets = [target for target in route.targets if not is_cycle(dead.headers, target.name)]
         return died(message, exchange, keys[0], dead, self._node.now_ms), targets
+
+    def _exchange(self, queue: LocalQueue) -> str | None:
+        """Where what a queue gives up goes: of a pool's delayed request to the responder."""
+        if not queue.entity.delays:
+            return queue.settings.dead_letter_exchange
+        names = self._node.pools.delayed_by(queue.entity)
+        return None if names is None else names.exchange_of(names.dead)
 
 
 QUEUES_MAX: Final = 64

@@ -54,6 +54,10 @@ class DueMessages:
         self._node = node
         self._letters = letters
 
+    def is_answered(self, queue: LocalQueue) -> bool:
+        """See `Due.is_answered`."""
+        return self._node.pools.delayed_by(queue.entity) is not None
+
     def targets(self, queue: LocalQueue, message: Message) -> Sequence[QueueHandle] | None:
         """See `Due.targets`."""
         vhost = self._node.vhosts.get(queue.entity.vhost)

@@ -13,6 +13,7 @@ from clusterbroker.broker.pools.fleet import MEMORY, Place
 from clusterbroker.broker.pools.group_queue import GroupQueue
 from clusterbroker.broker.pools.messages import AskPool, GroupTold, PlaceTold, SpareTold, StartsFail, WorkerTold
 from clusterbroker.broker.pools.orphan_queue import OrphanQueue
+from clusterbroker.broker.pools.times import PoolTimes
 from clusterbroker.cluster.ids import LogIndex, NodeId
 from clusterbroker.cluster.wiring.levels import STARTED_WORKERS
 from clusterbroker.cluster.wiring.pool_entities import NOOP, Launch, Pool
@@ -54,7 +55,9 @@ class PoolDesk:
     def __init__(self, node: DeskNode) -> None:
         self._node = node
         self._told: dict[str, PlaceTold] = {}
-        self._failures: dict[tuple[int, str], str] = {}
+        self._failures: dict[tuple[int, str], tuple[int, str]] = {}
+        """(pool, key) -> until when its starts fail, and why they did last."""
+        self._times: dict[LogIndex, PoolTimes] = {}
         self._asking: dict[str, Callable[[Launch], object]] = {}
         """Spares that wait here for their keys."""
         self._sends = False
@@ -64,8 +67,8 @@ class PoolDesk:
         """A controller asks for the workers of its pool."""
         self.handlers: dict[type, Callable[[str, Any, memoryview], object]] = {
             PlaceTold: lambda peer, told, _: self._place(peer, told),
-            GroupTold: lambda _peer, told, _: self.tell_group(told, again=False),
-            WorkerTold: lambda _peer, told, _: self.tell_worker(told, again=False),
+            GroupTold: lambda _peer, told, _: self.tell_controller(told, again=False),
+            WorkerTold: lambda _peer, told, _: self.tell_controller(told, again=False),
             StartsFail: lambda _peer, told, _: self._failure(told),
             SpareTold: lambda _peer, told, _: self._tell_spare(told, again=False),
             AskPool: lambda _peer, told, _: self._tell_all(told.pool_id),
@@ -102,6 +105,22 @@ class PoolDesk:
                 each = MEMORY if template is None or not template.memory_bytes else template.memory_bytes
                 promised[launch.place] = promised.get(launch.place, 0) + each
         return promised
+
+    def times(self, pool_id: int) -> PoolTimes:
+        """What is counted here of a pool."""
+        of = LogIndex(pool_id)
+        found = self._times.get(of)
+        if found is None:  # each turn of a group asks
+            found = self._times[of] = PoolTimes()
+        return found
+
+    def timed(self) -> Mapping[LogIndex, PoolTimes]:
+        """Of all pools of which something is."""
+        return self._times
+
+    def pool_ended(self, pool_id: LogIndex) -> None:
+        """Nobody asks for its numbers any more."""
+        self._times.pop(pool_id, None)
 
     @property
     def templates(self) -> tuple[str, ...]:
@@ -195,21 +214,16 @@ class PoolDesk:
 
     # -- what is told -------------------------------------------------------------------------------------------
 
-    def tell_group(self, told: GroupTold, again: bool = True) -> None:
-        """To the controller. `again`: it may be elsewhere."""
+    def tell_controller(self, told: GroupTold | WorkerTold, again: bool = True) -> None:
+        """Of a group, or a worker. `again`: the controller may be elsewhere."""
         queue = self._fleet_of(told.pool_id)
-        if queue is not None:
+        if queue is None:
+            if again:
+                self._to_controller(told.pool_id, told)
+        elif isinstance(told, GroupTold):
             queue.group_told(told)
-        elif again:
-            self._to_controller(told.pool_id, told)
-
-    def tell_worker(self, told: WorkerTold, again: bool = True) -> None:
-        """To the controller. `again`: it may be elsewhere."""
-        queue = self._fleet_of(told.pool_id)
-        if queue is not None:
+        else:
             queue.worker_told(told)
-        elif again:
-            self._to_controller(told.pool_id, told)
 
     def _tell_spare(self, told: SpareTold, again: bool = True) -> None:
         """To the controller. `again`: it may be elsewhere."""
@@ -227,7 +241,7 @@ class PoolDesk:
     def _failure(self, told: StartsFail) -> None:
         if len(self._failures) >= FAILURES_MAX:
             self._failures.clear()
-        self._failures[told.pool_id, told.key] = told.detail
+        self._failures[told.pool_id, told.key] = self._node.now_ms + told.for_ms, told.detail
         group = self._node.map.pools.group(LogIndex(told.pool_id), told.key)
         queue = None if group is None else self._node.queues.get(group.queue_id)
         if isinstance(queue, GroupQueue):
@@ -235,7 +249,18 @@ class PoolDesk:
 
     def failure(self, pool_id: int, key: str) -> str:
         """Why starts of the key failed last; empty: not known here."""
-        return self._failures.get((pool_id, key), "")
+        return self._failures.get((pool_id, key), (0, ""))[1]
+
+    def failed(self, pool_id: int) -> Iterable[tuple[str, int, str]]:
+        """Keys whose starts fail for now: until when, and why."""
+        for (of, key), (until_ms, detail) in self._failures.items():
+            if of == pool_id and until_ms > self._node.now_ms:
+                yield key, until_ms, detail
+
+    def directed(self, pool_id: int, key: str, word: str) -> None:
+        """By an operator: starts are tried again."""
+        if word in ("start", "retry", "pin"):
+            self._failures.pop((pool_id, key), None)
 
     def ask(self, pool_id: int) -> None:
         """A controller begins here."""

@@ -13,12 +13,15 @@ from clusterbroker.broker.pools.losses import poison_of
 from clusterbroker.broker.pools.orphan_queue import OrphanQueue
 from clusterbroker.broker.pools.passing_queue import PassingPoolQueue
 from clusterbroker.broker.pools.responder import answer_to
+from clusterbroker.broker.pools.times import PoolTimes, Times
 from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.queues.local_queue import LocalQueue
 from clusterbroker.broker.queues.producers import dead_letter_producer
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.cluster.ids import LogIndex, QueueId
+from clusterbroker.cluster.wiring.entities import Queue as QueueEntity
 from clusterbroker.cluster.wiring.pool_entities import Group, Launch, Pool
+from clusterbroker.cluster.wiring.pool_names import PoolNames
 from clusterbroker.journal.record import Message
 
 if TYPE_CHECKING:
@@ -27,7 +30,7 @@ if TYPE_CHECKING:
     from clusterbroker.broker.node.occupancy import Occupancy
     from clusterbroker.broker.node.pool_desk import PoolDesk
     from clusterbroker.broker.node.ports import NodeCore
-    from clusterbroker.broker.stats.rows import PoolRow
+    from clusterbroker.broker.stats.pools import PoolRow
 
     class PoolNode(NodeCore, Protocol):
         """The node."""
@@ -42,6 +45,7 @@ if TYPE_CHECKING:
 
 DIRECT: Final = "amq.rabbitmq.reply-to."
 """Addresses of sessions begin so."""
+EXITS_MAX: Final = 1000
 
 
 class NodePools:
@@ -61,18 +65,25 @@ class NodePools:
         self.dead: Counter[tuple[LogIndex, str]] = Counter()
         self.unheard: Counter[LogIndex] = Counter()
         self.poison: Counter[LogIndex] = Counter()
+        self.exits: dict[str, int] = {}
+        """Launch -> exit status, of those that ended last."""
 
     def rows(self) -> tuple[PoolRow, ...]:
-        """Of the pools of which something died here."""
-        from clusterbroker.broker.stats.rows import PoolRow  # only a management process needs it
+        """Of the pools of which something died, or was timed, here."""
+        from clusterbroker.broker.stats.pools import NO_TIMES, PoolRow, TimesRow  # only a management process needs it
 
-        found = {pool_id for pool_id, _ in self.dead} | set(self.unheard) | set(self.poison)
+        def row(times: Times) -> TimesRow:
+            return TimesRow(tuple(times.counts), times.sum_ms) if any(times.counts) else NO_TIMES
+
+        timed, none = self._node.pool_desk.timed(), PoolTimes()
+        found = {pool_id for pool_id, _ in self.dead} | set(self.unheard) | set(self.poison) | set(timed)
         return tuple(
             PoolRow(
                 pool_id, _of(self.answered, pool_id), _of(self.dead, pool_id), self.unheard[pool_id],
-                self.poison[pool_id],
+                self.poison[pool_id], row(times.wait), row(times.service), row(times.start),
             )
             for pool_id in sorted(found)
+            for times in (timed.get(pool_id, none),)
         )  # fmt: skip
 
     # -- what the map says --------------------------------------------------------------------------------------
@@ -87,6 +98,7 @@ class NodePools:
         """Nobody asks for its numbers any more."""
         self.unheard.pop(pool.pool_id, None)
         self.poison.pop(pool.pool_id, None)
+        self._node.pool_desk.pool_ended(pool.pool_id)
         for counter in (self.answered, self.dead):
             for key in [key for key in counter if key[0] == pool.pool_id]:
                 del counter[key]
@@ -103,6 +115,7 @@ class NodePools:
 
     def group_directed(self, group: Group, word: str) -> None:
         """An operator's word about it was carried out in the map."""
+        self._node.pool_desk.directed(group.pool_id, group.key, word)
         queue = self._node.queues.get(group.queue_id)
         if isinstance(queue, GroupQueue):
             queue.directed(word)
@@ -130,10 +143,27 @@ class NodePools:
             if connection is not None:
                 self._node.setting_aside.notify(connection, connection.review_rights)
 
+    def launch_ended(self, launch: Launch, exit_status: int | None) -> None:
+        """A worker is gone. Its request may be about to be kept as poison."""
+        self.launch_changed(launch)
+        if exit_status is not None:
+            self.exits[launch.launch_id] = exit_status
+            if len(self.exits) > EXITS_MAX:
+                del self.exits[next(iter(self.exits))]
+        pool = self._node.map.pools.get(launch.pool_id)
+        if pool is not None:
+            self._tell(pool.dead)
+
     def _tell(self, queue_id: QueueId) -> None:
         queue = self._node.queues.get(queue_id)
         if isinstance(queue, (PassingPoolQueue, GroupQueue)):
             queue.pool_changed()
+
+    def delayed_by(self, entity: QueueEntity) -> PoolNames | None:
+        """Of the pool whose requests of later wait in this queue; None: it is no pool's."""
+        pools = self._node.map.pools
+        pool = pools.owner_of_exchange(entity.vhost, entity.delays) if pools.delays(entity.queue_id) else None
+        return None if pool is None else pools.names(pool.pool_id)
 
     # -- what leaves a pool's queues ----------------------------------------------------------------------------
 
@@ -175,7 +205,7 @@ class NodePools:
         """A copy of a request with which workers were lost to the end, once over failovers."""
         node = self._node
         names = node.map.pools.names(pool.pool_id)
-        copy = poison_of(request, names.exchange, node.now_ms)
+        copy = poison_of(request, names.exchange, node.now_ms, self.exits)
         vhost = node.vhosts.get(pool.vhost)
         inventory = None if copy is None or vhost is None else vhost.queues.get(names.poison)
         if copy is not None and inventory is not None and not inventory.deleted:

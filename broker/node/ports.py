@@ -26,6 +26,7 @@ from clusterbroker.cluster.wiring.changes import Change
 from clusterbroker.cluster.wiring.commands import AnyCommand, Bind
 from clusterbroker.cluster.wiring.entities import Queue as QueueEntity
 from clusterbroker.cluster.wiring.map import Applied
+from clusterbroker.cluster.wiring.pool_names import PoolNames
 from clusterbroker.cluster.wiring.view import ClusterView
 from clusterbroker.journal.layout import Location
 from clusterbroker.journal.record import Message
@@ -70,6 +71,8 @@ class PoolsCore(Protocol):
     """Worker pools."""
 
     def answer(self, queue: LocalQueue, request: Message, number: int, ticket: Ticket) -> None: ...
+
+    def delayed_by(self, entity: QueueEntity) -> PoolNames | None: ...
 
     def moved(self, queue: LocalQueue, message: Message) -> tuple[Message, Sequence[QueueHandle]] | None: ...
 

@@ -175,7 +175,7 @@ def launch_changed(node: ReactingNode, change: changes.LaunchChanged) -> None:
 
 
 def launch_ended(node: ReactingNode, change: changes.LaunchEnded) -> None:
-    node.pools.launch_changed(change.launch)
+    node.pools.launch_ended(change.launch, change.exit_status)
     node.pool_desk.launch_changed(change.launch, True, change.exit_status, change.peak_bytes)
 
 

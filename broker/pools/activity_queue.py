@@ -59,7 +59,7 @@ class ActivityQueue(Queue):
         headers = properties_of(message).headers or {}
         event = _text(headers.get(EVENT))
         if event == "ready" and (worker_id := _text(headers.get(WORKER))):
-            self.node.pool_desk.tell_worker(WorkerTold(self._part.pool_id, worker_id[:64], ready=True))
+            self.node.pool_desk.tell_controller(WorkerTold(self._part.pool_id, worker_id[:64], ready=True))
         if now_ms - self._told.get(key, -TOLD_MS) < TOLD_MS or event not in EVENTS:
             return
         pools = self.node.map.pools

@@ -85,6 +85,11 @@ class Failures:
         self._back_off(group, key, now_s)
         return None
 
+    def resume(self, key: str, until_s: float, detail: str, now_s: float) -> None:
+        """A controller before has failed the group, until then: one trial start follows."""
+        count = self.failures_max
+        self._groups[key] = _Group(failures=count, level=count, at_s=now_s, until_s=until_s, detail=detail)
+
     def crashed(self, key: str, now_s: float) -> None:
         """Count a ready worker that ended unasked. Workers that end together are one crash."""
         group = self._groups.setdefault(key, _Group())

@@ -118,6 +118,8 @@ class Fleet:
         self._policy: Policy | None = None
         self._before: Policy | None = None
         """Of other settings: what it knows of failures goes on."""
+        self._failed: list[tuple[str, float, str]] = []
+        """Keys that a controller before has failed: until when, and why."""
         self._facts: dict[str, GroupFacts] = {}
         self._dirty: dict[str, None] = {group.key: None for group in table.groups(pool.pool_id)}
         self._told: dict[str, _Told] = {}
@@ -135,6 +137,8 @@ class Fleet:
         self._wakes = True
         self.commands: list[Ordered] = []
         self.fails: list[StartsFail] = []
+        self.starts_s: list[float] = []
+        """How long workers took to get ready."""
         for launch in table.launches(pool.pool_id):
             self._know(launch, now_s)
         self._taken_over = bool(self._known)
@@ -242,8 +246,13 @@ class Fleet:
         """One of them can start other things than before, or came, or went."""
         self._wakes = True
 
+    def failed_before(self, key: str, until_s: float, detail: str) -> None:
+        """A controller before has told so. Before the first step."""
+        self._failed.append((key, until_s, detail))
+
     def retry(self, key: str) -> None:
         """An operator's word: start again now."""
+        self._failed = [one for one in self._failed if one[0] != key]
         for policy in (self._policy, self._before):
             if policy is not None:
                 policy.retry(key)
@@ -328,24 +337,30 @@ class Fleet:
             self._policy = Policy(settings_of(self.pool.settings, template), now_s, taken_over=taken_over)
             if before is not None:
                 self._policy.fail_as(before)
+            failed, self._failed = self._failed, []
+            for key, until_s, detail in failed:
+                self._policy.failures.resume(key, until_s, detail, now_s)
         self._template = template
         policy = self._policy
         self._renew(places, now_s)
         for key, place, took_s in self._readies:
             policy.worker_ready(key, place, took_s, now_s)
+            self.starts_s.append(took_s)
         orders: list[Order] = []
         for gone in self._ends:
             orders += policy.worker_gone(gone, now_s)
         self._readies, self._ends = [], []
+        launches = self._table.launches(self.pool.pool_id)
+        strays = [one for one in launches if not one.spare and self._table.group(self.pool.pool_id, one.key) is None]
         facts = PoolFacts(
-            self._facts, self._rooms(places, template), template.version, self.pool.paused, self._spares(places, now_s),
-            self._table.spares(self.pool.pool_id) if template.version else 0,
+            self._facts, self._rooms(places, template, strays), template.version, self.pool.paused,
+            self._spares(places, now_s), self._table.spares(self.pool.pool_id) if template.version else 0,
         )  # fmt: skip
         orders += policy.step(facts, now_s)
         self._take(orders, now_s)
-        self._end_lost(places, now_s)
+        self._end_lost(launches, places, now_s)
         self._end_absent(now_s)
-        self._end_stray()
+        self._end_stray(strays)
 
     def _chosen(self, places: Mapping[str, Place], own: str) -> TemplateTold | None:
         """The template as most places have it."""
@@ -365,10 +380,12 @@ class Fleet:
     def _memory_of(template: TemplateTold | None) -> tuple[int, bool]:
         return (0, False) if template is None else (template.memory_bytes, template.driver == NOOP)
 
-    def _rooms(self, places: Mapping[str, Place], template: TemplateTold) -> dict[str, PlaceFacts]:
+    def _rooms(
+        self, places: Mapping[str, Place], template: TemplateTold, strays: Iterable[LaunchEntity]
+    ) -> dict[str, PlaceFacts]:
         """Places whose template is the chosen one. A worker takes its room until it is gone, its group's end or not."""
         rooms = {}
-        left = self._left()
+        left = Counter(launch.place for launch in strays)
         each = template.memory_bytes or MEMORY
         for name, place in places.items():
             own = place.told.templates.get(self.pool.template)
@@ -382,15 +399,6 @@ class Fleet:
                 alarm=place.told.alarm,
             )
         return rooms
-
-    def _left(self) -> Counter[str]:
-        """Workers of groups that have ended, by place."""
-        return Counter(launch.place for launch in self._strays())
-
-    def _strays(self) -> list[LaunchEntity]:
-        """Launches whose groups are gone."""
-        pool_id, table = self.pool.pool_id, self._table
-        return [one for one in table.launches(pool_id) if not one.spare and table.group(pool_id, one.key) is None]
 
     def _spares(self, places: Mapping[str, Place], now_s: float) -> tuple[WorkerFacts, ...]:
         """Workers without a key, but those whose key is ordered."""
@@ -504,15 +512,15 @@ class Fleet:
         self._dirty[launch.key] = None
         return True
 
-    def _end_lost(self, places: Mapping[str, Place], now_s: float) -> None:
+    def _end_lost(self, launches: Iterable[LaunchEntity], places: Mapping[str, Place], now_s: float) -> None:
         """Of places whose node is gone for long."""
-        launches = [launch for launch in self._table.launches(self.pool.pool_id) if not launch.revoked]
-        absent = {launch.place for launch in launches if not _is_there(places, launch.place)}
+        used = {launch.place for launch in launches if not launch.revoked}
+        absent = {place for place in used if not _is_there(places, place)}
         self._lost = {name: self._lost.get(name, now_s) for name in absent}
         over = {name for name, since_s in self._lost.items() if now_s >= since_s + LOST_PLACE_S}
         if not over:
             return
-        ends = (launch for launch in launches if launch.place in over)
+        ends = (launch for launch in launches if launch.place in over and not launch.revoked)
         self._take((Stop(one.key, one.launch_id, "its place is lost") for one in ends), now_s)
 
     def _end_absent(self, now_s: float) -> None:
@@ -527,10 +535,10 @@ class Fleet:
             elif now_s >= since_s + limit_s:
                 self._take((Stop(launch.key, worker_id, f"it did not consume for {limit_s} s"),), now_s)
 
-    def _end_stray(self) -> None:
+    def _end_stray(self, strays: Iterable[LaunchEntity]) -> None:
         """Of groups that are gone."""
-        strays = (launch for launch in self._strays() if not launch.revoked)
-        self._take((Stop(one.key, one.launch_id, "its group has ended") for one in strays), self._begun_s)
+        ends = (launch for launch in strays if not launch.revoked)
+        self._take((Stop(one.key, one.launch_id, "its group has ended") for one in ends), self._begun_s)
 
 
 _NOTHING: Final = _Told()

@@ -21,12 +21,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from clusterbroker.broker.content.message import to_address
+from clusterbroker.broker.content.message import to_address, with_annotations
+from clusterbroker.broker.pools.loss_headers import COUNT
 from clusterbroker.broker.pools.losses import REJECTED, last_return, was_lost
 from clusterbroker.broker.pools.messages import GroupTold
 from clusterbroker.broker.pools.passing_queue import AGAIN_MS
 from clusterbroker.broker.pools.ports import PoolHost
 from clusterbroker.broker.pools.suspects import RequestDispatch
+from clusterbroker.broker.pools.times import Followed
 from clusterbroker.broker.queues.dead_lettering.death import Reason
 from clusterbroker.broker.queues.modification import Modification
 from clusterbroker.broker.queues.producers import dead_letter_producer
@@ -57,8 +59,8 @@ class GroupQueue(Queue):
     dispatching = RequestDispatch
     dispatch: RequestDispatch
     __slots__ = (
-        "_again_ms", "_ages_ms", "_busy_ms", "_closed_for", "_draining", "_failing_ms", "_measured", "_ordered",
-        "_part", "_retires", "_seen", "_service_ms", "_told", "_told_ms", "node",
+        "_again_ms", "_ages_ms", "_busy_ms", "_closed_for", "_draining", "_failing_ms", "_followed", "_measured",
+        "_ordered", "_part", "_retires", "_seen", "_service_ms", "_told", "_told_ms", "node",
     )  # fmt: skip
 
     def __init__(
@@ -94,6 +96,7 @@ class GroupQueue(Queue):
         self._ages_ms = self._service_ms = 0.0
         self._told: GroupTold | None = None
         self._told_ms = 0
+        self._followed: Followed | None = None
 
     def begin_epoch(self, now_ms: int) -> None:
         super().begin_epoch(now_ms)
@@ -157,6 +160,9 @@ class GroupQueue(Queue):
             self._give_up_all("start_failed")
         self._note(now_ms)
         self._measure(now_ms)
+        if self._followed is None:  # what is there already came whenever
+            self._followed = Followed(self.ring)
+        self._followed.look(self.node.pool_desk.times(pool.pool_id), now_ms)
         self._tell(pool, now_ms)
         if not self._ordered and now_ms >= self._again_ms:
             self._live(pool, group, now_ms)
@@ -262,7 +268,7 @@ class GroupQueue(Queue):
         told = self._row()
         if told != self._told:
             self._told, self._told_ms = told, now_ms
-            self.node.pool_desk.tell_group(told)
+            self.node.pool_desk.tell_controller(told)
 
     def _row(self) -> GroupTold:
         ring, workers = self.ring, dict[str, int]()
@@ -336,6 +342,11 @@ class GroupQueue(Queue):
             self.dead_letters.give_up(seq, self.ring.message(seq), "cancelled")
         else:
             super().remove(seq)
+
+    def letter(self, seq: int, message: Message) -> Message:
+        """The responder says how often it came back after a failure; the header may be its publisher's."""
+        count = self.ring.delivery_count(seq) if seq > 0 else 0
+        return with_annotations(message, {COUNT: count}, removed="")
 
     def requeue(self, seq: int, counted: bool) -> None:
         """A worker rejected it: what was lost with another worker before is not what happened last."""

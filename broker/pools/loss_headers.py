@@ -7,5 +7,6 @@ from typing import Final
 LOST: Final = "x-lost-"
 LAST: Final = "x-last-return"
 POISON: Final = "x-poison"
+COUNT: Final = "x-delivery-count"
 REASON: Final = "x-last-death-reason"
 """Every death writes it: a client that publishes a dead request again may have kept the first one's."""

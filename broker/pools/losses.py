@@ -4,23 +4,27 @@
     x-last-return     `lost`, or `rejected`: how it came back last
 
 A request that dies of its delivery limit after a loss is poison: a copy goes to the pool's inventory, as it was
-published, with the header x-poison, a table of `workers` (worker -> how), `key`, and `at`, ms since 1970.
+published, with the header x-poison, a table of `workers` (worker -> how), `key`, `at`, ms since 1970, and `exits`
+(worker -> exit status) of those whose end their places have told by then.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 from msgspec.structs import replace
 
 from clusterbroker.broker.content.message import republished
 from clusterbroker.broker.content.properties import properties_of
-from clusterbroker.broker.pools.loss_headers import LAST, LOST, POISON, REASON
+from clusterbroker.broker.pools.loss_headers import COUNT, LAST, LOST, POISON, REASON
 from clusterbroker.broker.queues.modification import Modification
 from clusterbroker.broker.wire.amqp10.types import DecodeError, Symbol, decode, encode
 from clusterbroker.journal.record import Message
 
-_DEATHS: Final = ("x-death", "x-first-death-", "x-last-death-", "x-opt-deaths", "x-delivery-count", LOST, LAST, POISON)
+NO_EXITS: Final[Mapping[str, int]] = MappingProxyType({})
+_DEATHS: Final = ("x-death", "x-first-death-", "x-last-death-", "x-opt-deaths", COUNT, LOST, LAST, POISON)
 
 
 def lost(worker: str, why: str, now_ms: int, *, in_company: bool = False) -> Modification:
@@ -48,17 +52,24 @@ def was_lost(message: Message) -> bool:
     return (properties_of(message).headers or {}).get(LAST) == "lost"
 
 
-def poison_of(request: Message, exchange: str, now_ms: int) -> Message | None:
-    """The copy for the inventory, addressed as the request was; None: it is no poison."""
-    properties = properties_of(request)
-    headers = properties.headers or {}
+def poisoned(request: Message) -> dict[str, Any] | None:
+    """Of a request that is poison: the workers that were lost with it, and how. None: it is none."""
+    headers = properties_of(request).headers or {}
     if headers.get(REASON) != "delivery_limit" or headers.get(LAST) != "lost":
         return None
+    return {name.removeprefix(LOST): how for name, how in headers.items() if name.startswith(LOST)}
+
+
+def poison_of(request: Message, exchange: str, now_ms: int, exits: Mapping[str, int] = NO_EXITS) -> Message | None:
+    """The copy for the inventory, addressed as the request was; None: it is no poison. `exits`: of workers."""
+    workers = poisoned(request)
+    if workers is None:
+        return None
+    properties = properties_of(request)
+    headers = properties.headers or {}
     key = request.routing_key.decode("utf-8", "surrogateescape")
-    about: dict[str, Any] = {
-        "workers": {name.removeprefix(LOST): how for name, how in headers.items() if name.startswith(LOST)},
-        "key": key,
-        "at": now_ms,
-    }
+    about: dict[str, Any] = {"workers": workers, "key": key, "at": now_ms}
+    if ended := {worker: exits[worker] for worker in workers if worker in exits}:
+        about["exits"] = ended
     kept = {name: value for name, value in headers.items() if not name.startswith(_DEATHS)}
     return republished(request, exchange, key, replace(properties, headers={**kept, POISON: about}), now_ms)

@@ -19,7 +19,6 @@ from clusterbroker.cluster.errors import NotFound, Unavailable
 from clusterbroker.cluster.ids import LogIndex
 from clusterbroker.cluster.wiring.commands import (
     AssignWorkers,
-    EndPoolQueue,
     LaunchWorkers,
     RequireGroups,
     RetireWorkers,
@@ -41,12 +40,10 @@ nine tenths of the node to messages."""
 class OrphanQueue(PassingPoolQueue):
     """See the module."""
 
-    __slots__ = ("_again_ms", "_controller", "_ending", "_rest_ms", "_step_ms", "_stepped_ms", "fleet")
+    __slots__ = ("_controller", "_rest_ms", "_step_ms", "_stepped_ms", "fleet")
 
     def _begin(self) -> None:
         super()._begin()
-        self._again_ms = 0
-        self._ending = False
         self._controller: Controller | None = None
         self._step_ms: int | None = None
         self._stepped_ms = 0
@@ -61,6 +58,8 @@ class OrphanQueue(PassingPoolQueue):
             letters.left = self._left
             if pool.starts_workers:
                 self.fleet = Fleet(pool, self.node.map.pools, self.node.now_ms / 1000)
+                for key, until_ms, detail in self.node.pool_desk.failed(pool.pool_id):
+                    self.fleet.failed_before(key, until_ms / 1000, detail)
                 self.node.pool_desk.ask(pool.pool_id)
 
     def _left(self, seq: int) -> None:
@@ -124,7 +123,8 @@ class OrphanQueue(PassingPoolQueue):
             return
         order = controller.order()
         if order is None:
-            self._end_of(controller)
+            if pool.deleting and self._is_done and not controller.busy:
+                self._end_queue()
             return
         kind, keys = order
         at_ms, epoch = self.node.now_ms, self.entity.epoch
@@ -217,6 +217,9 @@ class OrphanQueue(PassingPoolQueue):
         self._rest_ms = max(STEP_MS, int(fleet.effort * STEP_MS_A_GROUP))
         next_s = fleet.next_s(now_ms / 1000)
         self._step_ms = None if next_s is None else int(next_s * 1000)
+        took, fleet.starts_s = fleet.starts_s, []
+        for took_s in took:
+            desk.times(pool_id).start.note(round(1000 * took_s))
         fails, fleet.fails = fleet.fails, []
         for told in fails:
             desk.tell_failure(told)
@@ -243,28 +246,8 @@ class OrphanQueue(PassingPoolQueue):
 
         self.node.propose(command, done)
 
-    def _end_of(self, controller: Controller) -> None:
-        """Of a pool that is deleted: nothing waits here any more, and nowhere for a group."""
-        pool = self.pool
-        if pool is None or not pool.deleting or self._ending or controller.busy or self._next < self.ring.next_seq:
-            return
-        if self.ring.living(1, self.ring.next_seq - 1, 1) or self.node.map.pools.groups(pool.pool_id):
-            return
-        self._ending = True
-        command = EndPoolQueue(pool_id=pool.pool_id, queue_id=self.entity.queue_id, epoch=self.entity.epoch)
-
-        def done(applied: Applied) -> None:
-            if not self.deleted and self.ring.owner is self:
-                self._ending = False
-                self._again_ms = 0 if applied.ok else self.node.now_ms + AGAIN_MS
-                self.ring.mark()
-
-        self.node.propose(command, done)
-
     def _schedule(self, now_ms: int) -> None:
         super()._schedule(now_ms)
-        if self._again_ms > now_ms and not self.paused:
-            self.node.wake(self, self._again_ms)
         if self.fleet is not None and not self.paused and self.node.map.level >= STARTED_WORKERS:
             due_ms = now_ms if self.fleet.wakes else self._step_ms
             if due_ms is not None:

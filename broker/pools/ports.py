@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from clusterbroker.broker.pools.fleet import Place
 from clusterbroker.broker.pools.messages import GroupTold, StartsFail, WorkerTold
+from clusterbroker.broker.pools.times import PoolTimes
 from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.queues.local_queue import Host
 from clusterbroker.cluster.wiring.commands import AnyCommand
@@ -32,17 +33,20 @@ class Desk(Protocol):
     def own_place(self) -> str:
         """This node's."""
 
-    def tell_group(self, told: GroupTold) -> None:
-        """To the pool's controller."""
-
-    def tell_worker(self, told: WorkerTold) -> None:
-        """To the pool's controller."""
+    def tell_controller(self, told: GroupTold | WorkerTold) -> None:
+        """Of a group, or a worker."""
 
     def tell_failure(self, told: StartsFail) -> None:
         """To all."""
 
+    def failed(self, pool_id: int) -> Iterable[tuple[str, int, str]]:
+        """Keys whose starts fail for now, as a controller has told: until when, and why."""
+
     def ask(self, pool_id: int) -> None:
         """A controller begins here: all tell what they know."""
+
+    def times(self, pool_id: int) -> PoolTimes:
+        """What is counted here of a pool."""
 
     def others_bytes(self, pool_id: int) -> Mapping[str, int]:
         """Memory that is promised to workers of other pools, by place."""

@@ -7,6 +7,7 @@ The answer goes to `reply_to` over the default exchange, with the request's corr
                        array, as OSRD's clients demand, or text by the pool's `status_type`
     x-pool, x-key      of the request
     x-detail           the same in a sentence
+    x-delivery-count   how often it came back after a failure, as its last worker was told; 0: also if no worker had it
 
 Only a request whose publisher may hear it there is answered (flag ANSWERABLE, `broker.access.pool_requests`).
 
@@ -18,17 +19,20 @@ that was published again with the headers of an earlier death is answered as any
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from clusterbroker.broker.content.message import KEY_BYTES_MAX, new_message
 from clusterbroker.broker.content.properties import properties_of
+from clusterbroker.broker.pools.loss_headers import COUNT, REASON
 from clusterbroker.broker.wire.amqp091.properties import Properties
 from clusterbroker.cluster.wiring.pool_entities import Pool
+from clusterbroker.cluster.wiring.pool_names import PoolNames
 from clusterbroker.journal.layout import ANSWERABLE
 from clusterbroker.journal.record import Message
 
 ERROR: Final = "error"
-REASON: Final = "x-last-death-reason"
+DIED_IN: Final = "x-last-death-queue"
 STATUS: Final = "x-status"
 POOL: Final = "x-pool"
 KEY: Final = "x-key"
@@ -77,9 +81,18 @@ def answer_to(pool: Pool, request: Message, now_ms: int, why: str = "") -> Answe
         POOL: pool.name,
         KEY: _key(request),
         DETAIL: f"{detail}: {why}" if why and reason == "start_failed" else detail,
+        COUNT: _count(pool, headers),
     }
     about = Properties(correlation_id=properties.correlation_id, type=ERROR, headers=said, delivery_mode=2)
     return Answer(reason, reply_to, new_message("", reply_to, about, b"", now_ms))
+
+
+def _count(pool: Pool, headers: Mapping[str, Any]) -> int:
+    """As the queue of its key wrote it; of what died elsewhere the header is its publisher's."""
+    count, queue, names = headers.get(COUNT), headers.get(DIED_IN), PoolNames(pool.name)
+    if not isinstance(queue, str) or queue in names.queues or not names.has_queue(queue):
+        return 0
+    return count if isinstance(count, int) and not isinstance(count, bool) and count >= 0 else 0
 
 
 def _key(request: Message) -> str | bytes:

@@ -173,13 +173,9 @@ class LocalQueue(QueueHandle):
         """Whether one of them would never come to the log, which remembers others."""
         return self.ring.journaled and not self.ring.persists_all(messages)
 
-    @property
-    def keeps_times(self) -> bool:
-        """Whether what comes from a node has the time at which that took it, and not the owner's."""
-        return False
-
     def keeps_times_of(self, _: bytes) -> bool:
-        """Whether messages of this producer have lived since they came to another queue."""
+        """Whether messages of this producer (empty: of none) keep the time that they came with, of the node that took
+        them or of the queue in which they were, and do not get the owner's."""
         return False
 
     def kill_named(self, producer: bytes, sequence: int, message: Message, ticket: Ticket) -> None:
@@ -457,6 +453,10 @@ class LocalQueue(QueueHandle):
     @abstractmethod
     def shown(self, seq: int, message: Message, redelivered: bool, delivery_count: int) -> Message:
         """See `QueueHandle`."""
+
+    def letter(self, seq: int, message: Message) -> Message:  # noqa: ARG002
+        """A message that dies, as its letter is made of it. `seq` 0 or less: it was never in the queue."""
+        return message
 
     def add_consumer(self, member: Member, now_ms: int) -> None:
         """Of any node."""

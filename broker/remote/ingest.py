@@ -113,11 +113,11 @@ class Ingest:
             return
         queue, producer = self._owned.queue, named.producer
         self._owned.host.published(len(records))
-        anew = not queue.keeps_times_of(producer)
-        if named.more and anew and queue.ring.replicated and not queue.rejects and first > attachment.died:
+        if named.more and queue.ring.replicated and not queue.rejects and first > attachment.died:
             self._take_run(attachment, first, producer, numbers, records)
             return
-        for number, sequence, message in zip(range(first, last + 1), numbers, self._came(records, anew), strict=True):
+        messages = self._came(records, producer)
+        for number, sequence, message in zip(range(first, last + 1), numbers, messages, strict=True):
             if not self._take_named(attachment, number, (producer, sequence), message):
                 return
 
@@ -131,10 +131,10 @@ class Ingest:
         ticket = attachment.ticket(last)
         seq = queue.ring.next_seq
         new = queue.log.producers.note_new(producer, numbers)
-        if len(new) == len(numbers):
+        if len(new) == len(numbers) and not queue.keeps_times_of(producer):
             queue.publish_records(records, ticket, now_ms)
         elif new:
-            each = self._came(records)
+            each = self._came(records, producer)
             queue.publish([each[place] for place in new], ticket, now_ms)
         else:
             queue.log.promise(ticket)
@@ -313,12 +313,12 @@ class Ingest:
         if refused and self._noted is not None:  # also what is no news: it may have been refused a moment ago
             attachment.remember()
 
-    def _came(self, records: memoryview, anew: bool = True) -> list[Message]:
-        """The messages of a frame. They live from now on, by the owner's clock: the sender's may show another time. Not
-        `anew`: they have lived since they came to another queue. A queue may keep all times as they came."""
+    def _came(self, records: memoryview, producer: bytes = b"") -> list[Message]:
+        """The messages of a frame. They live from now on, by the owner's clock: the sender's may show another time. A
+        queue may keep times as they came."""
         queue, now_ms = self._owned.queue, self._owned.host.now_ms
         messages = [message for _, message, _, _ in read_records(records)]
-        return [taken_at(message, now_ms) for message in messages] if anew and not queue.keeps_times else messages
+        return messages if queue.keeps_times_of(producer) else [taken_at(message, now_ms) for message in messages]
 
     def _too_early(self, attachment: Attachment) -> bool:
         """Whether a message might be refused for want of room that nobody knows of yet, or get a seq that a client

@@ -49,7 +49,9 @@ QUEUE_BYTES_MAX: Final = 8 << 20
 RETRY_MS: Final = 500
 """So long an owner may take to answer the first Attach."""
 SPANS_MAX: Final = 8
-"""So many times as long the answer to a later one may take."""
+"""So many times as long the answer to a later one may take, while none comes."""
+LATE_SPANS_MAX: Final = 64
+"""And if one has come too late: an Attach makes the answers to those before it void, so the next must be waited for."""
 MISTAKEN_MS: Final = 1000
 """Before a queue over which something raised is asked again what it has to say."""
 PAUSE_MS: Final = 20
@@ -90,6 +92,8 @@ class RemoteQueues:
         """When the answer is looked for, in that order, and how many times RETRY_MS more it may take then."""
         self._spans: dict[RemoteQueue, int] = {}
         """Of what was not answered: how many times RETRY_MS the next answer may take."""
+        self._since: dict[RemoteQueue, int] = {}
+        """Of what was asked: when the first Attach went out that was not answered in time."""
         self._delayed: dict[RemoteQueue, None] = {}  # publishes wait for their owner's window
         self._held: dict[RemoteQueue, None] = {}  # publishes wait for the next turn
         self._shared: dict[Line, RemoteQueue] = {}  # consumers under a channel-wide limit
@@ -151,7 +155,7 @@ class RemoteQueues:
     def _displace(self, queue: RemoteQueue) -> None:
         self._again.pop(queue, None)
         self._asked.pop(queue, None)
-        self._spans.pop(queue, None)
+        self._forget_times(queue)
         self._delayed.pop(queue, None)
         self._held.pop(queue, None)
         if queue.entity.owner is not None:
@@ -169,7 +173,7 @@ class RemoteQueues:
         self._full.pop(node, None)
         for queue in self._owned.get(node, {}).values():
             self._asked.pop(queue, None)
-            self._spans.pop(queue, None)
+            self._forget_times(queue)
             if queue.attached:
                 queue.detach()
 
@@ -284,7 +288,8 @@ class RemoteQueues:
             if spans:
                 self._wait_for(queue, spans, now_ms)
             else:
-                self._spans[queue] = min(2 * self._spans.get(queue, 1), SPANS_MAX)
+                spans = self._spans.get(queue, 1)
+                self._spans[queue] = max(spans, min(2 * spans, SPANS_MAX))
                 self.attach_again(queue)
         if self._full and not self._owing():  # a complete Attach speaks for all queues of an owner
             full, self._full = self._full, {}
@@ -354,8 +359,21 @@ class RemoteQueues:
                 self.host.send(node, attach)
 
     def _ask(self, queue: RemoteQueue, now_ms: int) -> AttachedQueue:
+        self._since.setdefault(queue, now_ms)
         self._wait_for(queue, self._spans.get(queue, 1), now_ms)
         return queue.attachment()
+
+    def _came_late(self, queue: RemoteQueue) -> None:
+        """An answer to an Attach before the last one: the answer to that takes no longer than this one took."""
+        now_ms = self.host.now_ms
+        spans = min((now_ms - self._since[queue]) // RETRY_MS + 1, LATE_SPANS_MAX)
+        if spans > self._spans.get(queue, 1):
+            self._spans[queue] = spans
+            self._wait_for(queue, spans, now_ms)
+
+    def _forget_times(self, queue: RemoteQueue) -> None:
+        self._spans.pop(queue, None)
+        self._since.pop(queue, None)
 
     def _wait_for(self, queue: RemoteQueue, spans: int, now_ms: int) -> None:
         """All are looked at after the same time, so that they stay in order."""
@@ -390,7 +408,9 @@ class RemoteQueues:
         queue.on_attached(message)
         if queue.attached:
             self._asked.pop(queue, None)
-            self._spans.pop(queue, None)
+            self._forget_times(queue)
+        elif message.epoch == queue.entity.epoch and queue in self._asked:
+            self._came_late(queue)
 
     def _detach(self, queue: RemoteQueue, message: Detach) -> None:
         if (message.epoch, message.gen) == (queue.entity.epoch, queue.gen):

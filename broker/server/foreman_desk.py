@@ -183,7 +183,9 @@ class ForemanDesk:
         node = self._shell.node
         launch = node.map.pools.launch(worker_id)
         if launch is not None:
-            node.pool_desk.tell_worker(WorkerTold(launch.pool_id, worker_id, memory_bytes, running, why=why[:TEXT_MAX]))
+            node.pool_desk.tell_controller(
+                WorkerTold(launch.pool_id, worker_id, memory_bytes, running, why=why[:TEXT_MAX])
+            )
 
     def _gone(self, row: GoneRow) -> None:
         node = self._shell.node

@@ -30,6 +30,7 @@ import msgspec
 
 from clusterbroker.broker.stats.bridges import BridgeRow
 from clusterbroker.broker.stats.links import ClientLink, RecoverableRow, SessionWindows, SuspendedRow
+from clusterbroker.broker.stats.pools import PoolRow as PoolRow
 from clusterbroker.broker.stats.totals import MessageTotals as MessageTotals
 from clusterbroker.broker.stats.totals import StoredOffset, Total
 
@@ -95,18 +96,6 @@ class AlertRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     text: str
     since_ms: int
     """ms since 1970."""
-
-
-class PoolRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What the responder of a worker pool did at a member."""
-
-    pool_id: int
-    answered: dict[str, int] = {}
-    """By reason."""
-    dead: dict[str, int] = {}
-    unheard: int = 0
-    """Answers whose address is gone, or took none."""
-    poison: int = 0
 
 
 class NodeRow(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True, tag="node"):

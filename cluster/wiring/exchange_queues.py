@@ -22,9 +22,7 @@ def name_of(prefix: str, exchange: str) -> str:
     return f"{prefix}~{sha256(exchange.encode('utf-8', 'surrogatepass')).hexdigest()}"
 
 
-def queue_with(
-    queue_id: QueueId, name: str, command: QueuedExchange | KeepDelays, arguments: dict[str, Any]
-) -> Queue:
+def queue_with(queue_id: QueueId, name: str, command: QueuedExchange | KeepDelays, arguments: dict[str, Any]) -> Queue:
     """The queue of an exchange, before it has a place."""
     return Queue(
         vhost=command.vhost,

@@ -107,8 +107,8 @@ LEVELS: Final = (
     ),
     Level(
         SPARE_WORKERS,
-        "spare workers of pools; exchanges that deduplicate (x-message-deduplication); delays in routing keys (policy keys "
-        "delay-bits and delay-exchange)",
+        "spare workers of pools; exchanges that deduplicate (x-message-deduplication); delays in routing keys (policy "
+        "keys delay-bits and delay-exchange)",
         (c.AssignWorkers, c.DeclareDeduplicatingExchange, c.KeepDelays, c.EndDelays),
         settings=BITS_SETTINGS,
     ),

@@ -119,6 +119,6 @@ class LocalDeadLetters:
             self._line = deque(entry for entry in self._line if entry[0] != seq)
 
     def _publish(self, seq: int, message: Message, reason: Reason) -> None:
-        self._queue.host.dead_letter(self._queue, message, reason)
+        self._queue.host.dead_letter(self._queue, self._queue.letter(seq, message), reason)
         if seq > 0:
             self._queue.ring.settle(seq, held=True)

@@ -43,6 +43,7 @@ REASONS: Final[tuple[Reason, ...]] = (
     "passed",
 )  # fmt: skip
 """As DEAD records number them, from 0. New ones go to the end."""
+_DUE: Final = REASONS.index("due")
 
 
 class Dead:
@@ -89,7 +90,8 @@ class ReplicatedDeadLetters:
     def resume(self) -> None:
         """A new owner takes up what the last one left; `turn` is not called before the other copies have it too."""
         for seq, number, reason in self._queue.ring.dead():
-            self._add(Dead(seq, number, REASONS[reason], SAFE))  # it needs no commit of this owner's
+            if reason != _DUE:  # that goes on otherwise (`delay.due_letters`)
+                self._add(Dead(seq, number, REASONS[reason], SAFE))  # it needs no commit of this owner's
 
     def _add(self, dead: Dead) -> None:
         self._open[dead.number] = dead
@@ -181,7 +183,8 @@ class ReplicatedDeadLetters:
         self._underway += 1
         dead.tries += 1
         reason = died_of(self._queue.ring, message, dead.reason, dead.dropped_ms)
-        if not self._queue.host.dead_letter_once(self._queue, message, reason, dead.number, ticket):
+        letter = self._queue.letter(dead.seq, message)
+        if not self._queue.host.dead_letter_once(self._queue, letter, reason, dead.number, ticket):
             ticket.rejected = True  # no exchange, or no route
         ticket.pass_()
 

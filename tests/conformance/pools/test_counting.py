@@ -38,3 +38,15 @@ def test_without_an_address_nobody_is_answered_and_it_counts(pool: PoolOfTest) -
         assert counted(pool, "answers_total", reason="key_refused") == 1
     else:
         assert counted(pool, "dead_total", reason="key_refused") == 0
+
+
+def test_times_of_requests_are_counted(pool: PoolOfTest) -> None:
+    pool.call("42")
+    worker = pool.worker("42")
+    worker.basic_ack(worker.delivery().delivery_tag)
+    owner = pool.target.api("GET", f"queues/%2F/{pool.names.request_queue('42')}").json()["node"]
+    expected = float(owner == pool.target.api("GET", "overview").json()["node"])
+    for name in ("wait", "service"):
+        eventually(lambda name=name: counted(pool, f"{name}_seconds_count") == expected, 15)  # type: ignore[misc]
+        assert counted(pool, f"{name}_seconds_bucket", le="+Inf") == expected
+        assert (counted(pool, f"{name}_seconds_sum") > 0) <= bool(expected)

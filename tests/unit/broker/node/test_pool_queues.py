@@ -109,7 +109,7 @@ def test_requests_of_a_paused_pool_are_answered_at_their_time(world: World) -> N
     assert answer.body == b""
     assert answer.properties.headers == {
         "x-status": b"expired", "x-pool": "core", "x-key": "42",
-        "x-detail": "nobody took the request within its time",
+        "x-detail": "nobody took the request within its time", "x-delivery-count": 0,
     }  # fmt: skip
     assert groups(world) == {}
 

@@ -48,8 +48,23 @@ def test_an_answer() -> None:
     assert (properties.correlation_id, properties.type) == ("c", "error")
     assert properties.headers == {
         "x-status": b"expired", "x-pool": "core", "x-key": "42",
-        "x-detail": "nobody took the request within its time",
+        "x-detail": "nobody took the request within its time", "x-delivery-count": 0,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("queue", "count", "said"),
+    [
+        ("core-req-42", 3, 3), ("core-req-42", "3", 0), ("core-req-42", True, 0), ("core-req-42", -1, 0),
+        ("core-orphan", 3, 0), ("other-req-42", 3, 0), (7, 3, 0),
+    ],
+)  # fmt: skip
+def test_how_often_it_came_back_the_queue_of_its_key_says(queue: object, count: object, said: int) -> None:
+    asked = request({"x-last-death-queue": queue, "x-delivery-count": count}, reply_to="q")
+    answer = answer_to(pool(), asked, 7)
+    assert answer is not None
+    assert answer.message is not None
+    assert (properties_of(answer.message).headers or {})["x-delivery-count"] == said
 
 
 def test_a_status_as_text() -> None:
