@@ -81,9 +81,9 @@ class KeyDelayQueue(DelayQueue):
         self._index.add(now_ms + UNROUTED_MS, seq)
 
     def _letter_nowhere(self, letter: Letter) -> None:
-        assert letter.message is not None, "it was about to be published"
+        (message,) = letter.messages  # it was about to be published
         again_ms, seq = self.host.now_ms + UNROUTED_MS, self.ring.next_seq
-        self.ring.append((waiting(letter.message, self.host.now_ms, again_ms),))
+        self.ring.append((waiting(message, self.host.now_ms, again_ms),))
         self._index.add(again_ms, seq)
 
     # -- the end ------------------------------------------------------------------------------------------------

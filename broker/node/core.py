@@ -17,7 +17,7 @@ the shell persists, then sends. What must not be said before it is durable is no
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
@@ -91,7 +91,6 @@ PATIENCE_BYTES_PER_MS = 64 << 10
 Done = Callable[[Applied], None]
 Entropy = Callable[[int], bytes]
 """So many random bytes that nobody can foretell. A core has none of its own; a simulated node gets them by its seed."""
-SECRET_BYTES: Final = 16
 
 
 class Node:
@@ -197,7 +196,7 @@ class Node:
     def secret_name(self) -> str:
         """A name part that says where it was made, as `unique` does, and that nobody else can guess: for names whose
         knowledge is a right. `broker.remote.replies` reads node and start from it."""
-        return f"{self.options.name}-{self.options.incarnation:x}-{self._entropy(SECRET_BYTES).hex()}"
+        return f"{self.options.name}-{self.options.incarnation:x}-{self._entropy(16).hex()}"
 
     def requester(self, vhost: str, key: str) -> Target | None:
         """Direct reply-to: the channel of this node that waits for replies by this key, in this vhost."""

@@ -59,7 +59,7 @@ class PassedMessages:
         counts.publish_out += len(targets)
         counts.drop_unroutable += not targets
         if plain and not any(target.entity.compares for target in targets):
-            node.effort.due(len(header), len(targets))
+            node.effort.due(1, len(header), len(targets))
             return ((republished(message, exchange, key, None, node.now_ms), targets),)
         node.effort.letter(len(header), len(targets))
         headers = dict(known().headers or {})

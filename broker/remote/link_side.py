@@ -105,6 +105,10 @@ class LinkSide:
         """See `QueueHandle`."""
 
     @abstractmethod
+    def _begin_links(self) -> None:
+        """The first one is here: `_links` is its own."""
+
+    @abstractmethod
     def take(
         self, messages: Sequence[Message], ticket: Ticket | None, tagged: Tagged | None = None,
         commit: Committing | None = None,
@@ -211,7 +215,7 @@ class LinkSide:
 
     def _is_here(self, link: LinkAttach) -> None:
         if self._links is NO_LINKS:
-            self._links = LinksHere()
+            self._begin_links()
         attaches = self._links.attaches
         if self._settlements and link.attach > attaches.get(link.link, link.attach) + 1:
             self._links.came_back.add(link.link)

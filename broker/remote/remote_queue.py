@@ -336,6 +336,9 @@ class RemoteQueue(LinkSide):
             if_settled=if_settled,
         )  # fmt: skip
 
+    def _begin_links(self) -> None:
+        self._links = LinksHere()
+
     def ownerless(self) -> None:
         """It has lost its owner, and there is no other: who deletes it without conditions need not wait for one."""
         for question in self._questions.take_deletions():

@@ -155,6 +155,8 @@ EVERY = [
     c.DropGroup(pool_id=LogIndex(7), key="42", queue_id=QueueId(8), epoch=Epoch(1), generation=LogIndex(9)),
     c.EndPoolQueue(pool_id=LogIndex(7), queue_id=QueueId(8), epoch=Epoch(1)),
     c.LaunchWorkers(pool_id=LogIndex(7), epoch=Epoch(2), workers=(("42", "n1", "v1"),)),
+    c.KeepDelays(vhost="v", exchange="x", owner=NodeId("n1"), incarnation=Incarnation(3)),
+    c.EndDelays(queue_id=QueueId(7), epoch=Epoch(2)),
     c.AssignWorkers(pool_id=LogIndex(7), epoch=Epoch(2), workers=(("w7-0", "42"),)),
     c.RetireWorkers(pool_id=LogIndex(7), epoch=Epoch(2), launches=("w7-0",), why="idle"),
     c.RevokeWorkers(pool_id=LogIndex(7), epoch=Epoch(2), launches=("w7-0",), why="idle"),
