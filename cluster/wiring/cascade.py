@@ -18,6 +18,7 @@ from typing import Any, Final
 from . import commands as c
 from .changes import Change
 from .entities import Binding, Exchange, Queue
+from .levels import CIRCLES, Levels
 from .queue_index import QueueIndex
 from .queue_rules import RESERVED_PREFIX
 from .topology import Topology
@@ -39,6 +40,7 @@ class Cascades:
 
     _vhosts: Vhosts
     _index: QueueIndex
+    _levels: Levels
 
     def in_pieces(self, command: c.Ending) -> bool:
         """Whether what ends with it is too much for one command: then `Loosen` comes before it."""
@@ -58,7 +60,8 @@ class Cascades:
         for topology, order in self._ending(ending):
             some = _piece(order)
             if len(some) < len(order):
-                topology.end_some(some, changes)
+                circles = isinstance(ending, c.DeleteExchange) and self._levels.level >= CIRCLES
+                topology.end_some(some, changes, ending.name if circles else "")
                 return True
         return False
 

@@ -61,6 +61,8 @@ DEDUPLICATING: Final = 6
 SPARE_WORKERS: Final = 7
 DEDUPLICATING_EXCHANGES: Final = 7
 DELAY_BITS: Final = 7
+CIRCLES: Final = 7
+"""The end of an auto-delete exchange in a circle of bindings, in pieces: below it, the pieces take it with them."""
 MEMBERS_MAX: Final = 253
 """From LINK_RECOVERY on: a message's holder is one byte, of which two values are no member's."""
 LEVELS: Final = (

@@ -83,7 +83,7 @@ class MapParts:
         self.membership: Final = Membership(
             self.clock, self.members, self.vhosts, self.index, self.replicas, self.queues, self.levels
         )
-        self.cascades: Final = Cascades(self.vhosts, self.index)
+        self.cascades: Final = Cascades(self.vhosts, self.index, self.levels)
         self.accounts: Final = Accounts(self.vhosts.require)
         self.policies: Final = Policies(self.vhosts, self.replicas.settle_eligible)
         self.parameters: Final = Parameters(self.vhosts)

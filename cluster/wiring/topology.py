@@ -457,11 +457,12 @@ class Topology:
                         order.append(binding)
         return order
 
-    def end_some(self, some: list[Binding], changes: list[Change]) -> None:
-        """End bindings that are about to end, the last ones of a cascade first: none takes another one with it."""
+    def end_some(self, some: list[Binding], changes: list[Change], spared: str = "") -> None:
+        """End bindings that are about to end, the last ones of a cascade first: none takes another one with it, but in
+        a circle. `spared`: the exchange that goes after them, and not by them."""
         for binding in some:
             if self.bindings.find(binding) is binding:
-                self._end_bindings((binding,), changes)
+                self._end_bindings((binding,), changes, spared)
 
     def end_transient_exchanges(self, changes: list[Change]) -> None:
         """End every exchange that does not survive a restart."""
@@ -496,7 +497,7 @@ class Topology:
         exchange = self.exchanges.get(binding.destination)
         return exchange is not None and exchange.durable
 
-    def _end_bindings(self, bindings: tuple[Binding, ...], changes: list[Change]) -> None:
+    def _end_bindings(self, bindings: tuple[Binding, ...], changes: list[Change], spared: str = "") -> None:
         """End bindings, then every auto-delete exchange that lost its last binding by that, and so on."""
         ending = list(bindings)
         ended: list[Exchange] = []
@@ -507,7 +508,7 @@ class Topology:
             self.bindings.remove(binding)
             changes.append(Unbound(binding))
             source = self.exchanges.get(binding.source)
-            if source is None or not source.auto_delete or self._is_used(source):
+            if source is None or not source.auto_delete or self._is_used(source) or source.name == spared:
                 continue
             # "Auto-delete exchanges go when the last binding from them goes"
             del self.exchanges[source.name]

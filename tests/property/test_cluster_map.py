@@ -267,7 +267,12 @@ ENDINGS = st.one_of(
 )
 
 
+CIRCLE = [c.Bind(vhost="/", source=a, destination=b, destination_kind="exchange", connection="c1")
+          for a, b in (("x1", "x2"), ("x2", "x3"), ("x3", "x2"))]  # fmt: skip
+
+
 @given(st.lists(ARROWS, max_size=12), ENDINGS)
+@example(CIRCLE, c.DeleteExchange(vhost="/", name="x3"))
 @settings(max_examples=examples(300), deadline=None)
 def test_what_ends_in_pieces_ends_as_at_once(arrows: list[c.Bind], ending: c.Ending) -> None:
     with pytest.MonkeyPatch.context() as patched:
