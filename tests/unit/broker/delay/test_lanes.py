@@ -13,7 +13,7 @@ from clusterbroker.broker.queues.producers import DEAD_SPREAD
 
 @pytest.fixture
 def lane() -> Lane:
-    return Lane(cast("Any", SimpleNamespace(away=False)))
+    return Lane(cast("Any", SimpleNamespace(away=False, deleted=False)))
 
 
 def refuse(lane: Lane, number: int, now_ms: int) -> None:
