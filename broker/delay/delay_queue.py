@@ -299,9 +299,12 @@ class DelayQueue(Queue):
                 return
             if not self._has_content():
                 return
+            apart = 0
             while self._taken and letters.has_room and not self.host.effort.spent and self._pace.has_room(now_ms):
-                if self._offer_together(letters, now_ms):
+                apart = apart or self._offer_together(letters, now_ms)
+                if not apart:
                     continue
+                apart -= 1
                 self._pace.left -= 1
                 seq, message, lane = self._taken.popleft()
                 assert message is not None, "its content is here"
@@ -378,9 +381,9 @@ class DelayQueue(Queue):
         else:
             lane.parked.add(0, seq)
 
-    def _offer_together(self, letters: DueLetters, now_ms: int) -> bool:
-        """The first of what is due goes to one queue as one letter, if that refuses nothing; else they go one by one.
-        Whether any did."""
+    def _offer_together(self, letters: DueLetters, now_ms: int) -> int:
+        """The first of what is due goes to one queue as one letter, if that refuses nothing. 0: some did; else so many
+        have to go one by one."""
         seqs, messages, size = list[int](), list[Message](), 0
         for seq, message, lane in islice(self._taken, min(letters.room, self._pace.most, len(self._taken))):
             if lane is not None or message is None or size >= LETTER_BYTES:
@@ -389,15 +392,15 @@ class DelayQueue(Queue):
             messages.append(message)
             size += len(message.payload)
         if len(seqs) < 2:
-            return False
-        count, target = self.host.due.together(self, messages, RUN_BYTES)
+            return 1
+        alike, target = self.host.due.together(self, messages, RUN_BYTES)
         if target is None or target.rejects:
-            return False
+            return alike
         to = letters.lane(target)
         to.target = target
-        count = min(count, 0 if to.parked else to.room(letters.next_number, now_ms))
+        count = min(alike, 0 if to.parked else to.room(letters.next_number, now_ms))
         if count < 2:
-            return False
+            return alike
         del seqs[count:], messages[count:]
         for _ in range(count):
             self._taken.popleft()
@@ -406,7 +409,7 @@ class DelayQueue(Queue):
             for seq, message in zip(seqs, messages, strict=True):
                 self._forget_key(seq, message)
         letters.hold_all(seqs, messages, target)
-        return True
+        return 0
 
     def _offer(self, letters: DueLetters, seq: int, message: Message, lane: Lane | None, now_ms: int) -> None:
         """One due message goes to the lanes that take it, or is parked."""
@@ -473,7 +476,7 @@ class DelayQueue(Queue):
         if len(letter.targets) > 1 or letter.narrowed:
             self._part(self.letters, letter.messages[0], letter.refused)
         else:
-            for message in letter.messages:
+            for message in letter.returned:
                 self._park_anew(self.letters, message, letter.refused[0])
 
     def _part(self, letters: DueLetters, message: Message, targets: Sequence[QueueHandle]) -> None:
@@ -494,11 +497,12 @@ class DelayQueue(Queue):
             return
         first = self._index.first_ms
         again = 0 if self.letters is None else self.letters.wake_ms(now_ms)
+        cancelled = 0 if self.dead_letters.replicated is None else self.dead_letters.replicated.wake_ms(now_ms)
         browsed = 0 if self.browsing is None else self.browsing.due_ms
         if (self._taken or 0 < first <= now_ms) and not self._fetching and not self._pace.has_room(now_ms):
             again = min(again or FOREVER, now_ms + self._pace.wait_ms)
         look = min(first, now_ms + LOOK_MS) if first > now_ms and not self.halted else 0
-        if wishes := [at_ms for at_ms in (again, browsed, look) if at_ms]:
+        if wishes := [at_ms for at_ms in (again, cancelled, browsed, look) if at_ms]:
             self.host.wake(self, min(wishes))
 
     # -- ownership, and what an operator asks -------------------------------------------------------------------

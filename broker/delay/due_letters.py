@@ -16,7 +16,7 @@ attributes DUE_TARGET name those that still have to answer, so that others may f
 Messages that are due together and go to one queue, which refuses nothing, are one letter (`hold_all`): their numbers
 follow each other, and all of them are published, answered and settled as one. A new owner finds each by itself.
 
-Bounds: HELD_MAX messages and HELD_BYTES of content, without those that stall, STALLED_MAX at most.
+Bounds: HELD_MAX messages and HELD_BYTES of content, without those that stall: STALLED_MAX and STALLED_BYTES at most.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from clusterbroker.broker.queues.dead_lettering.replicated import REASONS
 from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.queues.local_queue import LocalQueue
 from clusterbroker.broker.queues.log import SAFE
-from clusterbroker.broker.queues.ticket import Ticket
+from clusterbroker.broker.queues.ticket import RunTicket, Ticket
 from clusterbroker.journal.layout import Location
 from clusterbroker.journal.queue_state import LAST_DEAD
 from clusterbroker.journal.record import Message
@@ -39,6 +39,7 @@ from clusterbroker.journal.record import Message
 HELD_MAX: Final = QUOTA
 HELD_BYTES: Final = 16 << 20
 STALLED_MAX: Final = 4096
+STALLED_BYTES: Final = 4 * HELD_BYTES
 RUN_MAX: Final = 256
 """Messages that go to one queue together, but for those of one letter; and bytes of their headers."""
 RUN_BYTES: Final = 64 << 10
@@ -56,10 +57,14 @@ class Letter:
     targets   None: it is not published yet
     refused   those that have not taken it
     awaited   those that have not answered
+    returned  its messages that one of them has not taken: of several perhaps not all
     narrowed  DUE_TARGET names those that are awaited
+    alone     it goes with no other, for something raised when it did
     """
 
-    __slots__ = ("awaited", "mark", "messages", "narrowed", "number", "refused", "seqs", "targets")
+    __slots__ = (
+        "alone", "awaited", "mark", "messages", "narrowed", "number", "refused", "returned", "seqs", "targets",
+    )  # fmt: skip
 
     def __init__(self, seqs: list[int], number: int, mark: int, messages: list[Message]) -> None:
         self.seqs = seqs
@@ -69,7 +74,8 @@ class Letter:
         self.targets: Sequence[QueueHandle] | None = None
         self.awaited: dict[QueueHandle, None] = {}
         self.refused: list[QueueHandle] = []
-        self.narrowed = False
+        self.returned: list[Message] = []
+        self.narrowed = self.alone = False
 
     @property
     def seq(self) -> int:
@@ -86,8 +92,8 @@ class DueLetters:
     `nowhere` of one that the owner before held and that finds no queue any more."""
 
     __slots__ = (
-        "_count", "_leaving", "_line", "_narrowing", "_nowhere", "_open", "_queue", "_returned", "_stalled", "ended",
-        "held_bytes", "lanes",
+        "_count", "_leaving", "_line", "_narrowing", "_nowhere", "_open", "_queue", "_returned", "_stalled",
+        "_stalled_bytes", "ended", "held_bytes", "lanes",
     )  # fmt: skip
 
     def __init__(
@@ -101,7 +107,7 @@ class DueLetters:
         self._line: deque[Letter] = deque()  # not published yet, in order
         self._leaving: deque[tuple[Letter, int]] = deque()  # settled, and the mark of the commit of that
         self._narrowing: deque[tuple[Letter, int]] = deque()
-        self._stalled = 0
+        self._stalled = self._stalled_bytes = 0
         self.lanes: dict[int, Lane] = {}
         self.held_bytes = 0
         self.ended = False
@@ -111,8 +117,13 @@ class DueLetters:
 
     @property
     def room(self) -> int:
-        """For so many messages more; the last of them may be more bytes than there is room for."""
-        return HELD_MAX + min(self._stalled, STALLED_MAX) - self._count if self.held_bytes < HELD_BYTES else 0
+        """For so many messages more; the last of them may be more bytes than there is room for. None as long as letters
+        of the owner before wait for their targets: lanes go by the lowest number that is open."""
+        if self._line and self._line[-1].targets is None:
+            return 0
+        if self.held_bytes - min(self._stalled_bytes, STALLED_BYTES) >= HELD_BYTES:
+            return 0
+        return HELD_MAX + min(self._stalled, STALLED_MAX) - self._count
 
     @property
     def has_room(self) -> bool:
@@ -150,7 +161,7 @@ class DueLetters:
         for target in targets:
             if target not in letter.refused:
                 letter.awaited[target] = None
-                self.lane(target).hold(letter.number)
+                self.lane(target).hold(letter.number, len(message.payload))
 
     def hold_all(self, seqs: list[int], messages: list[Message], target: QueueHandle) -> None:
         """Messages that were set aside go to this queue, whose lane takes that many."""
@@ -158,8 +169,8 @@ class DueLetters:
         letter.targets = (target,)
         letter.awaited[target] = None
         self._open_one(letter)
-        self.held_bytes += payload_bytes(messages)
-        self.lane(target).hold(letter.number, len(seqs))
+        self.held_bytes += (size := payload_bytes(messages))
+        self.lane(target).hold(letter.number, size, len(seqs))
 
     def _open_one(self, letter: Letter) -> None:
         self._open[letter.number] = letter
@@ -190,7 +201,11 @@ class DueLetters:
         for lane in tuple(self.lanes.values()):
             if lane.look(now_ms):
                 self._narrow(lane)
-        self._stalled = sum([lane.underway for lane in self.lanes.values() if lane.stalled])
+                self._queue.ring.mark()  # there is room for others
+            elif lane.target.deleted and lane.idle:
+                del self.lanes[lane.target.entity.queue_id]
+        stalled = [lane for lane in self.lanes.values() if lane.stalled]
+        self._stalled, self._stalled_bytes = sum([one.underway for one in stalled]), sum([one.size for one in stalled])
 
     def _close(self, letter: Letter) -> None:
         del self._open[letter.number]
@@ -218,13 +233,17 @@ class DueLetters:
             if not letter.messages:
                 self._load()
                 return
-            if letter.targets is None and not self._address(letter, letter.messages[0]):
-                return
+            if letter.targets is None:
+                if not self._address(letter, letter.messages[0]):
+                    return
+                queue.ring.mark()  # there is room for others behind the last of them
             run = self._run()
             try:
                 self._send(run)
             except Exception as error:
-                host.stumbled(queue, error, letter.seq)
+                if sum([len(one.seqs) for one in run]) > 1:  # which of them it was shows next
+                    continue
+                host.stumbled(queue, error, run[0].seq)
                 return
 
     def _run(self) -> list[Letter]:
@@ -233,9 +252,9 @@ class DueLetters:
         letter = self._line.popleft()
         run, awaited = [letter], letter.awaited
         if len(awaited) == 1:
-            if not next(iter(awaited)).rejects:
+            if not (letter.alone or next(iter(awaited)).rejects):
                 self._join(run)
-            elif len(letter.seqs) > 1:  # it may refuse some from now on
+            elif len(letter.seqs) > 1:  # the queue may refuse some from now on
                 run = [self._part(letter)]
         return run
 
@@ -245,7 +264,7 @@ class DueLetters:
         count, size = len(run[0].seqs), 0
         while self._line and count < RUN_MAX and size < RUN_BYTES:
             after = self._line[0]
-            if not after.messages or after.awaited != awaited or not durable(after.mark):
+            if not after.messages or after.alone or after.awaited != awaited or not durable(after.mark):
                 break
             run.append(self._line.popleft())
             count += len(after.seqs)
@@ -260,6 +279,7 @@ class DueLetters:
             part = Letter([seq], number, letter.mark, [message])
             part.targets = letter.targets
             part.awaited[target] = None
+            part.alone = letter.alone
             parts.append(part)
             self._open[number] = part
         self._line.extendleft(reversed(parts[1:]))
@@ -279,7 +299,7 @@ class DueLetters:
         letter.targets = found
         for target in found:
             letter.awaited[target] = None
-            self.lane(target).hold(letter.number)
+            self.lane(target).hold(letter.number, len(message.payload))
         return True
 
     def _send(self, run: Sequence[Letter]) -> None:
@@ -294,21 +314,36 @@ class DueLetters:
         assert len(messages) == len(numbers), "a run has its content"
         for target in targets:
             self.lane(target).ask(len(numbers), now_ms)
-        tickets = [Ticket(numbers[0], numbers[-1], self._answers(run, target)) for target in targets]
-        queue.host.due.publish(queue, messages, numbers, targets, tickets)
+        tickets = [RunTicket(1, len(numbers), self._answers(run, target)) for target in targets]
+        try:
+            queue.host.due.publish(queue, messages, numbers, targets, tickets)
+        except Exception:
+            for target, ticket in zip(targets, tickets, strict=True):
+                if not ticket.done:
+                    ticket.on_done = lambda _: None
+                    self.lane(target).takes_back(len(numbers))
+            self._take_back(run)
+            raise
+
+    def _take_back(self, run: Sequence[Letter]) -> None:
+        """Letters are the first of the line again, each alone."""
+        for letter in run:
+            letter.alone = True
+        self._line.extendleft([letter for letter in reversed(run) if letter.awaited])
 
     def _answers(self, run: Sequence[Letter], target: QueueHandle) -> Callable[[Ticket], None]:
         def answered(ticket: Ticket) -> None:
             if self.ended or self._queue.deleted:
                 return
-            refused = ticket.rejected and not dies_there(target)
-            count = sum([len(letter.seqs) for letter in run])
-            self.lane(target).answered(count, refused, self._queue.host.now_ms)
+            refused = () if dies_there(target) else ticket.refused_places
+            count, at = sum([len(letter.seqs) for letter in run]), 0
+            size = sum([payload_bytes(letter.messages) for letter in run])
+            self.lane(target).answered(count, size, bool(refused), self._queue.host.now_ms)
             for letter in run:
                 del letter.awaited[target]
                 if refused:
-                    letter.refused.append(target)
-                    self.lane(target).owed += 1
+                    self._refuses(letter, target, [place for place in range(len(letter.seqs)) if at + place in refused])
+                    at += len(letter.seqs)
                 if not letter.awaited:
                     self._ends(letter)
                 elif letter.narrowed:
@@ -317,6 +352,13 @@ class DueLetters:
             self._queue.ring.mark()
 
         return answered
+
+    def _refuses(self, letter: Letter, target: QueueHandle, places: Sequence[int]) -> None:
+        """These of a letter's messages have come back: none, or some, if its target had no limit when it was sent."""
+        if places:
+            letter.returned = [letter.messages[place] for place in places]
+            letter.refused.append(target)
+            self.lane(target).owed += 1
 
     def _ends(self, letter: Letter) -> None:
         """All have answered."""
@@ -330,7 +372,7 @@ class DueLetters:
             self._returned(letter)
         self._queue.ring.settle_all(letter.seqs)
         self.held_bytes -= payload_bytes(letter.messages)
-        letter.messages = []
+        letter.messages = letter.returned = []
         self._leaving.append((letter, self._mark))
 
     def _narrow(self, lane: Lane) -> None:
@@ -400,9 +442,14 @@ def payload_bytes(messages: Sequence[Message]) -> int:
 
 
 def dies_there(target: QueueHandle) -> bool:
-    """What it refuses has become a dead letter of its own, each time."""
+    """What it refuses has become a dead letter of its own, each time. An owner elsewhere takes that, and refuses
+    nothing; by which policy it has judged is not known here."""
     settings = target.settings
-    return settings.overflow == "reject-publish-dlx" and settings.dead_letter_exchange is not None
+    return (
+        isinstance(target, LocalQueue)
+        and settings.overflow == "reject-publish-dlx"
+        and settings.dead_letter_exchange is not None
+    )
 
 
 LOADING: Final = 1 << 62

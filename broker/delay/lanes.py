@@ -31,7 +31,7 @@ class Lane:
     """To one queue.
 
     open      the first numbers of letters that may be there, in order
-    underway  messages without an answer, `asked` of them are published
+    underway  messages without an answer, `asked` of them are published; `size` bytes of content
     owed      letters that it has not taken, and that others have still to answer: they come back to it, and nothing
               passes them by
     again_ms  nothing is tried before
@@ -39,7 +39,8 @@ class Lane:
     """
 
     __slots__ = (
-        "again_ms", "asked", "asked_ms", "open", "owed", "parked", "quota", "stalled", "target", "tries", "underway",
+        "again_ms", "asked", "asked_ms", "open", "owed", "parked", "quota", "size", "stalled", "target", "tries",
+        "underway",
     )  # fmt: skip
 
     def __init__(self, target: QueueHandle) -> None:
@@ -47,7 +48,7 @@ class Lane:
         self.open: dict[int, None] = {}
         self.parked = DueIndex()
         self.quota = QUOTA
-        self.again_ms = self.asked = self.asked_ms = self.owed = self.tries = self.underway = 0
+        self.again_ms = self.asked = self.asked_ms = self.owed = self.size = self.tries = self.underway = 0
         self.stalled = False
 
     def takes(self, number: int, now_ms: int) -> bool:
@@ -61,9 +62,10 @@ class Lane:
         spread = number - next(iter(self.open)) if self.open else 0
         return min(self.quota - self.underway, DEAD_SPREAD - spread)
 
-    def hold(self, number: int, count: int = 1) -> None:
+    def hold(self, number: int, size: int, count: int = 1) -> None:
         """A letter will go there, of messages from this number on."""
         self.underway += count
+        self.size += size
         self.open[number] = None
 
     def hold_each(self, numbers: Iterable[int]) -> None:
@@ -76,9 +78,14 @@ class Lane:
             self.asked_ms = now_ms
         self.asked += count
 
-    def answered(self, count: int, refused: bool, now_ms: int) -> None:
+    def takes_back(self, count: int) -> None:
+        """They are not there, and will be published again."""
+        self.asked -= count
+
+    def answered(self, count: int, size: int, refused: bool, now_ms: int) -> None:
         """They have an answer."""
         self.underway -= count
+        self.size -= size
         self.asked -= count
         self.asked_ms, self.stalled = now_ms, False
         if refused:
@@ -104,4 +111,4 @@ class Lane:
     @property
     def idle(self) -> bool:
         """Nothing is known of it that would be missed."""
-        return not (self.open or self.underway or self.owed or self.parked or self.tries)
+        return not (self.open or self.underway or self.owed or self.parked or (self.tries and not self.target.deleted))

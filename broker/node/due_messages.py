@@ -76,15 +76,15 @@ class DueMessages:
         """See `Due.together`."""
         vhost = self._node.vhosts.get(queue.entity.vhost)
         if vhost is None or queue.entity.key_bits or vhost.router.exchange_type(queue.entity.delays) is None:
-            return 0, None
+            return len(messages), None
         effort = self._node.effort
         count, looked = alike(messages, min(bytes_max, max(0, effort.left) * LOOKED_BYTES))
         effort.looked_at(count, looked)
         if not count:
-            return 0, None
+            return 1, None
         route = self._route(vhost, queue, messages[0], (), _number(messages[0]))
         if route.uncacheable or len(route.targets) != 1:
-            return 0, None
+            return count, None
         return count, route.targets[0]
 
     def _targets(self, vhost: VirtualHost, queue: LocalQueue, message: Message) -> Sequence[QueueHandle]:
@@ -169,6 +169,9 @@ class DueMessages:
         node, now_ms = self._node, self._node.now_ms
         producer = dead_letter_producer(queue.entity.queue_id, queue.entity.gap_epoch)
         for target, ticket in zip(targets, tickets, strict=True):
+            if target.deleted:  # since this was held: what it would have taken is gone with it
+                ticket.pass_()
+                continue
             if target.rejects:
                 assert len(made) == 1, "what may be refused goes alone"
                 if target.accepts(made[0], now_ms):

@@ -45,7 +45,7 @@ class Due(Protocol[Q_contra]):
         self, queue: Q_contra, messages: list[Message], bytes_max: int
     ) -> tuple[int, QueueHandle | None]:  # fmt: skip
         """How many of these, from the first one on, go to one queue and no other, with about so many bytes of headers;
-        and which. None: the first is to be looked at by itself."""
+        and which. None: so many, one at least, are to be looked at one by one."""
 
     def publish(
         self, queue: Q_contra, messages: Sequence[Message], numbers: Sequence[int], targets: Sequence[QueueHandle],

@@ -7,7 +7,7 @@ outcome (AMQP 1.0, 3.4); its meaning in a protocol (basic.ack, basic.nack, tx.co
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from enum import Enum
 from typing import Final, NamedTuple, Protocol
 
@@ -73,6 +73,15 @@ class Ticket:
         self.rejected = True
         self.refused = self.refused or Refused(reason, queue)
 
+    @property
+    def refused_places(self) -> Collection[int]:
+        """Which of the publishes a queue has not taken, counted from 0."""
+        return range(self.last + 1 - self.first) if self.rejected else ()
+
+    def reject_some(self, queue: str, first: int, last: int) -> None:  # noqa: ARG002
+        """A queue does not take these of the messages of one publish, counted from 0."""
+        self.reject(queue)
+
     def release(self) -> None:
         """No queue gets the messages."""
         self.refused = Refused(UNROUTABLE)
@@ -85,3 +94,24 @@ class Ticket:
         self.waits -= 1
         if not self.waits:
             self.on_done(self)
+
+
+class RunTicket(Ticket):
+    """Of one publish of several messages, of which its queue may refuse some. `places`: ranges of those, counted from
+    0; none though it is rejected: it has refused all."""
+
+    __slots__ = ("places",)
+
+    def __init__(self, first: int, last: int, on_done: Callable[[Ticket], None]) -> None:
+        super().__init__(first, last, on_done)
+        self.places: list[tuple[int, int]] = []
+
+    def reject_some(self, queue: str, first: int, last: int) -> None:
+        self.places.append((first, last))
+        self.reject(queue)
+
+    @property
+    def refused_places(self) -> Collection[int]:
+        if not self.places:
+            return super().refused_places
+        return {place for first, last in self.places for place in range(first, last + 1)}

@@ -14,7 +14,8 @@ HOLD_BYTES of them wait: the owner could not write them earlier either (a queue 
 frame costs two nodes a turn. A busy queue's publishes thus go in step with its groups, without a timer.
 
 *Refusals* (overflow reject-publish) are reported once, and no record holds them. An owner accepts nothing behind a
-refusal before a new attach, so a refused number without a report here is sent again, and judged anew.
+refusal before a new attach, so a refused number without a report here is sent again, and judged anew. Of a publish of
+which some is refused, what is reported goes: it is not sent again with the rest.
 """
 
 from __future__ import annotations
@@ -79,15 +80,16 @@ class Committing:
 
 
 class Entry:
-    """The messages of one publish, `first` to `last`."""
+    """The messages of one publish, `first` to `last`. `begin`: the number of the first of all, with those that are
+    decided and gone. `refused`: ranges of numbers."""
 
-    __slots__ = ("commit", "first", "last", "messages", "named", "refused", "size", "tagged", "ticket")
+    __slots__ = ("begin", "commit", "first", "last", "messages", "named", "refused", "size", "tagged", "ticket")
 
     def __init__(
         self, first: int, messages: Sequence[Message], ticket: Ticket | None, named: Numbered | None,
         commit: Committing | None, tagged: Tagged | None = None,
     ) -> None:  # fmt: skip
-        self.first = first
+        self.begin = self.first = first
         self.last = first + len(messages) - 1
         self.messages = messages
         self.ticket = ticket
@@ -95,14 +97,28 @@ class Entry:
         self.commit = commit
         self.tagged = tagged
         self.size = size_of(messages)
-        self.refused = False
+        self.refused: tuple[Range, ...] = ()
+
+    def refuse(self, first: int, last: int) -> None:
+        """The owner has not taken these numbers, as far as they are of it."""
+        first, last = max(first, self.first), min(last, self.last)
+        if first <= last:
+            self.refused += ((first, last),)
+
+    def cut(self, upto: int) -> None:
+        """What is decided goes, up to this number, which is not the last one."""
+        count = upto + 1 - self.first
+        self.first, self.messages = upto + 1, self.messages[count:]
+        if self.named is not None:
+            self.named = self.named[0], self.named[1][count:]
+        self.size = size_of(self.messages)
 
     def answer(self, queue: str) -> None:
         if self.commit is not None:
-            self.commit.answered(self.refused)
+            self.commit.answered(bool(self.refused))
         if self.ticket is not None:
-            if self.refused:
-                self.ticket.reject(queue)
+            for first, last in self.refused:
+                self.ticket.reject_some(queue, first - self.begin, last - self.begin)
             self.ticket.pass_()
 
 
@@ -270,13 +286,19 @@ class Backlog:
         """All up to number `upto` is committed, but for the refused; returns how many bytes that were."""
         for first, last in refused:
             for entry in self._sent:
-                entry.refused = entry.refused or (entry.first <= last and first <= entry.last)
+                entry.refuse(first, last)
         before = self.size
         while self._sent and self._sent[0].last <= upto:
             entry = self._sent.popleft()
             self.size -= entry.size
             outbox.in_flight_bytes -= entry.size
             entry.answer(self._queue)
+        if refused and self._sent and self._sent[0].first <= upto:
+            entry = self._sent[0]
+            whole = entry.size
+            entry.cut(upto)
+            self.size -= whole - entry.size
+            outbox.in_flight_bytes -= whole - entry.size
         return before - self.size
 
     def drop(self, outbox: Outbox | None) -> int:
@@ -286,6 +308,6 @@ class Backlog:
         self._waiting_bytes = 0
         waiting, self._waiting = self._waiting, ()
         for entry in waiting:
-            entry.refused = False
+            entry.refused = ()
             entry.answer(self._queue)
         return size

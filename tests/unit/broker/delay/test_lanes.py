@@ -13,23 +13,23 @@ from clusterbroker.broker.queues.producers import DEAD_SPREAD
 
 @pytest.fixture
 def lane() -> Lane:
-    return Lane(cast("Any", SimpleNamespace(away=False)))
+    return Lane(cast("Any", SimpleNamespace(away=False, deleted=False)))
 
 
 def refuse(lane: Lane, number: int, now_ms: int) -> None:
-    lane.hold(number)
+    lane.hold(number, 10)
     lane.ask(1, now_ms)
-    lane.answered(1, True, now_ms)
+    lane.answered(1, 10, True, now_ms)
     lane.open.pop(number)
 
 
 def test_an_open_lane_takes_as_many_letters_as_are_held(lane: Lane) -> None:
     for number in range(1, QUOTA + 1):
         assert lane.takes(number, 0)
-        lane.hold(number)
+        lane.hold(number, 10)
     assert not lane.takes(QUOTA + 1, 0)
     lane.ask(QUOTA, 0)
-    lane.answered(1, False, 5)
+    lane.answered(1, 10, False, 5)
     assert lane.takes(QUOTA + 1, 5)
 
 
@@ -55,14 +55,14 @@ def test_each_letter_that_is_taken_doubles_what_may_go(lane: Lane) -> None:
     now_ms, allowed = lane.again_ms, []
     for _ in range(12):
         allowed.append(lane.quota)
-        lane.hold(1)
+        lane.hold(1, 10)
         lane.ask(1, now_ms)
-        lane.answered(1, False, now_ms)
+        lane.answered(1, 10, False, now_ms)
     assert allowed == [min(QUOTA, 1 << n) for n in range(12)]
 
 
 def test_no_number_is_so_high_that_the_lowest_open_one_would_be_forgotten(lane: Lane) -> None:
-    lane.hold(7)
+    lane.hold(7, 10)
     assert lane.takes(7 + DEAD_SPREAD - 1, 0)
     assert not lane.takes(7 + DEAD_SPREAD, 0)
     lane.open.pop(7)
@@ -70,14 +70,14 @@ def test_no_number_is_so_high_that_the_lowest_open_one_would_be_forgotten(lane: 
 
 
 def test_it_stalls_when_an_answer_is_late_and_goes_on_with_one(lane: Lane) -> None:
-    lane.hold(1)
+    lane.hold(1, 10)
     assert not lane.look(STALL_MS), "it is not published yet"
     lane.ask(1, 100)
     assert not lane.look(100 + STALL_MS - 1)
     assert lane.look(100 + STALL_MS)
     assert not lane.look(100 + STALL_MS), "it does already"
     assert not lane.takes(2, 100 + STALL_MS)
-    lane.answered(1, False, 5000)
+    lane.answered(1, 10, False, 5000)
     assert lane.takes(2, 5000)
 
 

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from clusterbroker.broker.delay.due_letters import HELD_BYTES, HELD_MAX
 from clusterbroker.broker.wire.amqp091 import methods as m
+from clusterbroker.cluster.wiring import commands as c
 from tests.unit.broker.fronts.amqp091.harness import Client, bodies
 from tests.unit.broker.node.node_cluster import Cluster
 
@@ -14,6 +16,8 @@ DECLARE = m.ExchangeDeclare(
     0, "later", "x-delayed-message", durable=True, arguments={"x-delayed-type": "direct"}
 )  # fmt: skip
 DELAY_QUEUE = "amq.delay.later"
+COUNT = HELD_MAX // 4 + HELD_MAX // 3
+"""More than are read at once, and less than are held."""
 
 
 def wire(client: Client) -> None:
@@ -60,6 +64,47 @@ def test_those_that_go_together_come_once_each_when_their_owner_dies(rounds: int
     cluster.kill(owner)
     cluster.wait(5000)
     assert bodies(survivor(cluster, owner).consume("q")) == [b"%d" % number for number in range(10)]
+
+
+def limit(cluster: Cluster, **more: Any) -> None:
+    definition = {"max-length": 4, "overflow": "reject-publish", **more}
+    cluster.begin(0, c.PutPolicy(vhost="/", name="p", pattern="^q$", definition=definition, apply_to="queues"))
+
+
+@pytest.mark.parametrize("rounds", range(1, 6))
+def test_what_a_new_limit_refuses_of_a_run_comes_later_and_the_rest_once(rounds: int) -> None:
+    """The queue's leader has the limit before the ten come, the delay queue's one sends them without knowing of it."""
+    cluster = Cluster("a", "b", "c")
+    wire(cluster["a"].client())
+    sender = cluster["c"].client()
+    sender.ask(m.ConfirmSelect())
+    publish(sender, *[1000] * 10)
+    cluster.begin(rounds, time_ms=1000)
+    limit(cluster)
+    cluster.turn()
+    client = cluster["a"].client()
+    got = bodies(client.consume("q", no_ack=True))
+    assert len(got) in (4, 10)
+    cluster.wait(20_000, step_ms=500)
+    assert got + bodies(client.hear()) == [b"%d" % number for number in range(10)]
+
+
+@pytest.mark.parametrize("rounds", range(1, 6))
+def test_what_is_refused_is_not_taken_for_dead_by_a_later_policy(rounds: int) -> None:
+    cluster = Cluster("a", "b", "c")
+    client = cluster["a"].client()
+    wire(client)
+    client.declare("dead")
+    limit(cluster)
+    cluster.turn()
+    client.publish("", "q", *[b"first"] * 4)
+    publish(client, 1000)
+    cluster.begin(rounds, time_ms=1000)
+    limit(cluster, **{"overflow": "reject-publish-dlx", "dead-letter-exchange": "", "dead-letter-routing-key": "dead"})
+    cluster.turn()
+    got = bodies(client.consume("q", no_ack=True) + client.consume("dead", "dead", no_ack=True))
+    cluster.wait(10_000, step_ms=500)
+    assert (got + bodies(client.hear())).count(b"0") == 1
 
 
 @pytest.mark.parametrize("number", [{}, {"x-producer": "p", "x-seq": 1}])
@@ -113,6 +158,51 @@ def test_a_queue_whose_only_node_is_down_holds_up_no_other() -> None:
     cluster.wait(70_000)
     got = bodies(survivor(cluster, lost).consume("lonely", no_ack=True))
     assert got == [b"%d" % n for n in range(1200)]
+
+
+def test_long_messages_without_an_answer_hold_up_no_other() -> None:
+    """As many bytes as may be held."""
+    cluster = Cluster("a", "b", "c", "d", "e")
+    client = cluster["a"].client()
+    wire(client)
+    slow = beside(cluster, DELAY_QUEUE, "q")
+    local = cluster[slow].client()
+    local.declare("slow", x_queue_leader_locator="client-local", x_replicas=1)
+    local.ask(m.QueueBind(0, "slow", "later", "slow"))
+    size = HELD_BYTES // 16
+    client.publish("later", "slow", *[bytes(size)] * 20, headers={"x-delay": 1000})
+    client.publish("later", "k", b"0", b"1", headers={"x-delay": 2500})
+    cluster[slow].disk_waits = True
+    cluster.wait(4000)
+    taker = next(site for name, site in cluster.sites.items() if name != slow).client()
+    assert bodies(taker.consume("q", no_ack=True)) == [b"0", b"1"]
+    cluster[slow].disk_waits = False
+    cluster.wait(2000)
+    assert len(bodies(taker.consume("slow", "slow", no_ack=True))) == 20
+
+
+def test_a_new_owner_sends_what_was_held_before_it_holds_more() -> None:
+    """A lane goes by the lowest number that is open there: targets forget those that are far below what comes."""
+    cluster = Cluster("a", "b", "c", "d", "e")
+    client = cluster["a"].client()
+    wire(client)
+    slow = beside(cluster, DELAY_QUEUE)
+    local = cluster[slow].client()
+    local.declare("slow", x_queue_leader_locator="client-local", x_replicas=1)
+    local.ask(m.QueueBind(0, "slow", "later", "slow"))
+    for delay in (1000, 1300):
+        client.publish("later", "slow", *[b"%d" % number for number in range(COUNT)], headers={"x-delay": delay})
+    cluster[slow].disk_waits = True
+    cluster.wait(1200)
+    lost = str(cluster.queue(DELAY_QUEUE).owner)
+    cluster.now_ms += 1000
+    cluster.kill(lost)
+    cluster.wait(500)
+    entity = cluster.queue(DELAY_QUEUE)
+    queue: Any = cluster[entity.owner].node.queues[entity.queue_id]
+    [lane] = queue.letters.lanes.values()
+    assert lane.underway == HELD_MAX
+    assert list(lane.open) == sorted(lane.open)
 
 
 @pytest.mark.long

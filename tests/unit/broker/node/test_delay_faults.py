@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from clusterbroker.broker.delay.delay_queue import DelayQueue
+from clusterbroker.broker.node.due_messages import DueMessages
 from clusterbroker.broker.node.inspecting import Inspection
 from clusterbroker.broker.stats.inspection import Request
 from clusterbroker.broker.wire.amqp091 import methods as m
+from clusterbroker.cluster.wiring.commands import PauseQueue
 from clusterbroker.journal.values import Timestamp
 from tests.unit.broker.fronts.amqp091.harness import Client, World, bodies
 
@@ -356,3 +358,82 @@ def test_what_cannot_be_read_when_it_is_due_holds_up_nothing(world: World) -> No
     world.journal.read = read  # type: ignore[method-assign]
     world.wait(70_000)
     assert bodies(client.hear()) == [b"2"], "it was mended"
+
+
+# -- targets that go, and what raises ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_a_queue_that_is_deleted_while_it_is_sent_to_holds_nothing(world: World, others: int) -> None:
+    """What was held for it goes with it; another one gets its copies."""
+    client = world.client()
+    if others:
+        bound(client, "other")
+    client.publish("later", "k", *[b"%d" % n for n in range(5)], headers={"x-delay": 1000})
+    world.now_ms += 1000
+    world.disk_waits = True
+    world.turn()
+    assert delaying(world).ring.dead()
+    client.ask(m.QueueDelete(0, "q"))
+    world.disk_waits = False
+    world.wait(100)
+    letters = delaying(world).letters
+    assert letters is not None
+    assert (len(letters), letters.held_bytes, delaying(world).ring.dead(), letters.lanes) == (0, 0, [], {})
+    if others:
+        assert world.queue("other").ring.ready == 5
+
+
+def test_lanes_of_deleted_queues_do_not_pile_up(world: World) -> None:
+    client = full(world)
+    client.publish("later", "full", b"x", headers={"x-delay": 1000})
+    world.wait(1500)
+    letters = delaying(world).letters
+    assert letters is not None
+    assert letters.lanes
+    client.ask(m.QueueDelete(0, "full"))
+    world.wait(2000)
+    assert (delaying(world).ring.ready, letters.lanes) == (0, {})
+
+
+def test_what_goes_to_several_queues_is_asked_for_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not once for each message, with all that are due behind it."""
+    client = world.client()
+    bound(client, "other")
+    asked = []
+    whole = DueMessages.together
+
+    def together(due: DueMessages, queue: Any, messages: Any, bytes_max: int) -> Any:
+        asked.append(len(messages))
+        return whole(due, queue, messages, bytes_max)
+
+    monkeypatch.setattr(DueMessages, "together", together)
+    client.publish("later", "k", *[b"x"] * 200, headers={"x-delay": 1000})
+    world.wait(1000)
+    assert (world.queue("q").ring.ready, world.queue("other").ring.ready) == (200, 200)
+    assert sum(asked) <= 200
+
+
+def test_one_that_raises_takes_none_of_its_run_with_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those before it go, it is named, and when its queue is resumed the others go on."""
+    world.story.forgives = True
+    client = world.client()
+    whole = DueMessages._made
+
+    def made(due: DueMessages, messages: Any, targets: int, now_ms: int) -> Any:
+        if any(message.body == b"3" for message in messages):
+            raise ValueError("a mistake")
+        return whole(due, messages, targets, now_ms)
+
+    monkeypatch.setattr(DueMessages, "_made", made)
+    numbers = [b"%d" % n for n in range(6)]
+    client.publish("later", "k", *numbers, headers={"x-delay": 1000})
+    world.wait(1500)
+    assert world.queue("q").ring.ready == 3
+    assert [(name, seq) for name, seq, _ in world.story.mistakes] == [(NAME, 4)]
+    assert delaying(world).entity.paused
+    monkeypatch.undo()
+    world.command(PauseQueue(vhost="/", name=NAME, paused=False))
+    world.wait(1500)
+    assert bodies(client.consume("q", no_ack=True)) == numbers
+    assert len(delaying(world).letters or ()) == 0

@@ -96,6 +96,20 @@ def test_a_node_that_ends_meanwhile_answers_when_it_is_back(world: World) -> Non
     assert "core-req-42" not in world.node.vhosts["/"].queues
 
 
+def test_an_answer_that_finds_no_way_is_tried_again_though_nothing_waits(world: World) -> None:
+    put_off(world.client(), "1", delivery_mode=2)
+    router = world.node.vhosts["/"].router
+    bindings = router.remove_queue("core-dl")
+    cancel(world)
+    world.wait(LATER_MS + 2000)
+    assert world.queue(WAITS).ring.dead()
+    router.add_queue("core-dl")
+    for binding in bindings:
+        router.bind(binding)
+    world.wait(20_000)
+    assert said(world.client().consume("answers", no_ack=True)) == [("1", b"cancelled")]
+
+
 def test_another_delayed_exchange_answers_nobody(world: World) -> None:
     client = world.client()
     client.ask(m.ExchangeDeclare(0, "later", "x-delayed-message", arguments={"x-delayed-type": "fanout"}))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import pytest
 
+from clusterbroker.broker.queues.ticket import RunTicket
 from clusterbroker.broker.remote import outbox
 from clusterbroker.broker.remote.backlog import HOLD_BYTES
 from clusterbroker.broker.remote.messages import Answer, Ask, Attach, Attached, Detach, NamedPublish, Publish, Published
@@ -188,6 +191,25 @@ def test_refused_messages_are_nacked_and_their_neighbours_are_not() -> None:
     pair.attach()
     pair.say(Published(7, pair.gen, 3, ((2, 3),)))
     assert [receipt.answered for receipt in receipts] == ["ack", "nack", "nack"]
+
+
+def test_of_one_publish_what_is_refused_is_told_by_its_places_and_not_sent_again() -> None:
+    pair = attached()
+    answers: list[Collection[int]] = []
+    ticket = RunTicket(1, 5, lambda ticket: answers.append(ticket.refused_places))
+    pair.remote_queues.queues[7].publish([message(b"%d" % number) for number in range(5)], ticket, 0)
+    ticket.pass_()
+    pair.turn()
+    assert sent(pair) == [2, 3, 4, 5, 6]
+    pair.say(Published(7, pair.gen, 4, ((3, 4),)))
+    assert answers == []
+    pair.say(Detach(7, 1, pair.gen, "refused"))
+    pair.turn()
+    pair.attach(accepted=2)
+    assert sent(pair) == [5, 6]
+    pair.say(Published(7, pair.gen, 6, ((6, 6),)))
+    assert [sorted(places) for places in answers] == [[1, 2, 4]]
+    assert pair.remote_queues.unacknowledged_bytes == 0
 
 
 def test_a_refusal_that_was_not_heard_is_judged_anew() -> None:
