@@ -8,10 +8,18 @@ import pytest
 
 from clusterbroker.broker.queues import passing
 from clusterbroker.broker.queues.comparing import ComparingQueue
+from clusterbroker.broker.queues.dead_lettering import replicated
+from clusterbroker.broker.queues.effort import TURN, Effort
 from clusterbroker.broker.queues.passing import READ_MAX
+from clusterbroker.broker.queues.states import DEAD, READY
 from clusterbroker.broker.wire.amqp091 import methods as m
+from clusterbroker.broker.wire.amqp10.types import Milliseconds, Uuid
+from clusterbroker.journal.values import Timestamp
+from tests.support.amqp10 import message
 from tests.unit.broker.fronts.amqp091.harness import Client, World, bodies
+from tests.unit.broker.fronts.amqp10.harness import Peer
 from tests.unit.broker.node.node_cluster import Cluster
+from tests.unit.broker.node.shapes import topics
 
 HEADER, TTL = "x-deduplication-header", "x-cache-ttl"
 CACHE = "amq.deduplication.x"
@@ -185,6 +193,25 @@ def test_what_a_queue_refuses_is_tried_again() -> None:
         got += taken(client, "full")
         world.wait(61_000)
     assert sorted(got, key=int) == numbers
+
+
+def test_a_queue_that_is_full_of_what_has_passed_holds_nothing_up() -> None:
+    """One queue has it, and is full again, when the other one has room at last."""
+    world = World()
+    client = world.client()
+    wire(client)
+    for queue in ("r", "s"):
+        client.declare(queue, x_max_length=1, x_overflow="reject-publish")
+        client.ask(m.QueueBind(0, queue, "x", ""))
+    client.publish("", "s", b"before")
+    publish(client, b"1", "a")
+    letters = cache(world).dead_letters.replicated
+    assert letters is not None
+    assert len(letters) == 1, "s has no room"
+    assert taken(client, "s") == [b"before"]
+    world.wait(2000)
+    assert len(letters) == 0
+    assert (taken(client), taken(client, "r"), taken(client, "s")) == ([b"1"],) * 3
 
 
 def test_a_backlog_is_judged_after_a_restart() -> None:
