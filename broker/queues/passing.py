@@ -87,6 +87,12 @@ class PassingQueue(Queue):
             self._look()
             self._pass()
 
+    def _follow(self, now_ms: int) -> None:
+        had_room = self._has_room
+        super()._follow(now_ms)
+        if self._has_room and not had_room:  # some have left: what waited for that goes on
+            self.ring.mark()
+
     @property
     def passes(self) -> bool:
         """Whether anything is looked at now."""

@@ -214,6 +214,22 @@ def test_a_queue_that_is_full_of_what_has_passed_holds_nothing_up() -> None:
     assert (taken(client), taken(client, "r"), taken(client, "s")) == ([b"1"],) * 3
 
 
+def test_all_goes_on_when_a_queue_that_refuses_is_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(passing, "HELD_MAX", 3)
+    world = World()
+    client = world.client()
+    wire(client)
+    client.declare("full", x_max_length=0, x_overflow="reject-publish")
+    client.ask(m.QueueBind(0, "full", "x", ""))
+    numbers = [b"%d" % number for number in range(9)]
+    for number in numbers:
+        publish(client, number, number.decode())
+    assert taken(client) == numbers[:3]
+    client.ask(m.QueueDelete(queue="full"))
+    world.wait(61_000)
+    assert taken(client) == numbers[3:]
+
+
 def test_a_backlog_is_judged_after_a_restart() -> None:
     world = World()
     client = world.client()
