@@ -107,6 +107,21 @@ def test_values_are_known_for_a_time() -> None:
     assert cache(world).ring.ready == 0, "and then they are gone"
 
 
+def test_no_message_expires_before_it_passes() -> None:
+    world = World()
+    client = world.client()
+    wire(client)
+    cache(world).halted = True
+    client.publish("x", "k", b"1", headers={HEADER: "a"}, expiration="1000")
+    world.wait(5000)
+    cache(world).halted = False
+    cache(world).ring.mark()
+    world.turn()
+    assert world.queue("q").ready == 1
+    world.wait(1500)
+    assert taken(client) == []
+
+
 def test_a_message_may_expire_where_it_passes_to() -> None:
     world = World()
     client = world.client()
@@ -230,6 +245,37 @@ def test_all_goes_on_when_a_queue_that_refuses_is_deleted(monkeypatch: pytest.Mo
     assert taken(client) == numbers[3:]
 
 
+@pytest.mark.parametrize("read", [False, True])
+def test_a_turn_decodes_a_part_of_very_long_headers(read: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`read`: they are on the disk alone."""
+    world = World()
+    client = world.client()
+    wire(client)
+    queue = cache(world)
+    queue.halted = True
+    much = {f"h{number}": "x" * 100 for number in range(400)}
+    for number in range(60):
+        publish(client, b"%d" % number, number, **much)
+    left, decoded = [], Effort.decoded
+
+    def counted(effort: Effort, header_bytes: int) -> None:
+        decoded(effort, header_bytes)
+        left.append(effort.left)
+
+    monkeypatch.setattr(Effort, "decoded", counted)
+    if read:
+        world.checkpoint()
+        world.crash()
+        client = world.client()
+    else:
+        queue.halted = False
+        queue.ring.mark()
+        world.turn()
+    assert len(left) >= 60
+    assert min(left) > -TURN
+    assert taken(client) == [b"%d" % number for number in range(60)]
+
+
 def test_a_backlog_is_judged_after_a_restart() -> None:
     world = World()
     client = world.client()
@@ -263,6 +309,30 @@ def test_an_entry_behind_a_repeat_that_was_not_judged_yet_counts(monkeypatch: py
     world.crash()
     world.disk_waits = False
     assert taken(world.client()) == [b"1"]
+
+
+def test_an_entry_that_is_read_again_keeps_its_age(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It stands among messages that were not judged yet when the node died; the values of those are newer."""
+    monkeypatch.setattr(passing, "HELD_MAX", 1)
+    monkeypatch.setattr(passing, "READ_MAX", 1)
+    world = World()
+    client = world.client()
+    wire(client, size=3)
+    world.disk_waits = True
+    some = ((b"1", "a"), (b"2", "b"), (b"3", "c"))
+    client.raw(b"".join(client.content("x", "k", body, headers={HEADER: value}) for body, value in some))
+    world.turn()
+    publish(client, b"4", "d")
+    assert [state for _, state, *_ in cache(world).ring.living(1, 9, 9)] == [DEAD, READY, READY, READY, READY]
+    world.commit()
+    world.complete()
+    world.crash()
+    world.disk_waits = False
+    client = world.client()
+    assert taken(client) == [b"1", b"2", b"3", b"4"]
+    for body, value in ((b"5", "b"), (b"6", "a")):
+        publish(client, body, value)
+    assert taken(client) == [b"6"]
 
 
 def test_exchanges_behind_it_route_by_the_message() -> None:
