@@ -394,6 +394,17 @@ def test_a_mandatory_message_without_a_queue_is_returned_and_its_value_not_known
     assert taken(client) == [b"2"]
 
 
+def test_times_of_other_milliseconds_are_other_values() -> None:
+    world = World()
+    client = world.client()
+    wire(client)
+    link = Peer(world).enter().sender("s", "/exchanges/x/k")
+    for body, time_ms in ((b"1", 1000), (b"2", 1001), (b"3", 1000)):
+        link.send(body, application={HEADER: Milliseconds(time_ms)})
+    publish(client, b"4", Timestamp(1))
+    assert taken(client) == [b"1", b"2"]
+
+
 def test_a_transaction_and_a_dead_letter_and_a_number_are_messages_as_others() -> None:
     world = World()
     client = world.client()
