@@ -394,6 +394,23 @@ def test_a_mandatory_message_without_a_queue_is_returned_and_its_value_not_known
     assert taken(client) == [b"2"]
 
 
+def test_a_way_that_costs_too_much_leads_nowhere() -> None:
+    """By its key it would be refused; what its headers cost is seen behind the exchange."""
+    world = World()
+    client = world.client()
+    topics(world, client)
+    declare(client)
+    client.ask(m.ExchangeBind(0, "t", "x", ""))
+    costly = {HEADER: "a", "CC": [".".join(["a"] * 120)]}
+    heard = client.publish("x", "k", b"1", headers=costly, mandatory=True)
+    assert [one.body for one in heard if isinstance(getattr(one, "method", None), m.BasicReturn)] == [b"1"]
+    sender = world.client()
+    sender.ask(m.TxSelect())
+    sender.publish("x", "k", b"2", headers=costly, mandatory=True)
+    heard = sender.say(m.TxCommit())
+    assert [one.body for one in heard if isinstance(getattr(one, "method", None), m.BasicReturn)] == [b"2"]
+
+
 def test_times_of_other_milliseconds_are_other_values() -> None:
     world = World()
     client = world.client()
