@@ -422,6 +422,26 @@ def test_times_of_other_milliseconds_are_other_values() -> None:
     assert taken(client) == [b"1", b"2"]
 
 
+def test_a_message_of_amqp_1_0_passes_two_as_it_was() -> None:
+    world = World()
+    client = world.client()
+    for name in ("x", "y"):
+        declare(client, name, size=1, x_cache_ttl=1)
+        client.declare(f"q{name}")
+        client.ask(m.QueueBind(0, f"q{name}", name, ""))
+    client.ask(m.ExchangeBind(0, "y", "x", ""))
+    client.ask(m.ExchangeBind(0, "x", "y", ""))
+    peer = Peer(world).enter()
+    said = {HEADER: Uuid(bytes(16)), "time": Milliseconds(1001), "bytes": b"\0\xff", "none": None}
+    raw = message(b"1", annotations={"x-opt-a": "b"}, application=said)
+    peer.sender("s", "/exchanges/x/k").transfer(raw)
+    for queue in ("qx", "qy"):
+        found = [known for _, known in peer.receiver(queue, f"/queues/{queue}", credit=5).take()]
+        assert [(known.application, known.raw) for known in found] == [(said, found[0].raw)]
+        assert found[0].raw in raw
+        assert {str(name) for name in found[0].annotations} == {"x-opt-a", "x-exchange", "x-routing-key"}
+
+
 def test_a_transaction_and_a_dead_letter_and_a_number_are_messages_as_others() -> None:
     world = World()
     client = world.client()
@@ -478,3 +498,25 @@ def test_an_owner_that_dies_at_each_step_loses_none_and_doubles_none(slow: str, 
         publish(sender, body, value)
     cluster.wait(3000)
     assert taken(survivor(cluster, owner)) == [b"0", b"1", b"3", b"5"]
+
+
+def test_all_goes_on_when_a_queue_that_is_offline_is_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replicated, "WINDOW", 2)
+    cluster = Cluster("a", "b", "c")
+    wire(cluster["a"].client())
+    client = cluster["c"].client()
+    client.declare("lone", x_replicas=1, x_queue_leader_locator="client-local")
+    client.ask(m.QueueBind(0, "lone", "x", ""))
+    assert cluster.queue("lone").owner == "c"
+    cluster.kill("c")
+    cluster.wait(3000)
+    client = cluster["a"].client()
+    client.ask(m.ConfirmSelect())
+    numbers = [b"%d" % number for number in range(5)]
+    for number in numbers:
+        publish(client, number, number.decode())
+    cluster.wait(3000)
+    assert taken(client) == numbers[:2]
+    client.ask(m.QueueDelete(queue="lone"))
+    cluster.wait(3000)
+    assert taken(client) == numbers[2:]
