@@ -256,7 +256,8 @@ def test_a_turn_decodes_a_part_of_very_long_headers(read: bool, monkeypatch: pyt
     much = {f"h{number}": "x" * 100 for number in range(400)}
     for number in range(60):
         publish(client, b"%d" % number, number, **much)
-    left, decoded = [], Effort.decoded
+    left: list[int] = []
+    decoded = Effort.decoded
 
     def counted(effort: Effort, header_bytes: int) -> None:
         decoded(effort, header_bytes)
