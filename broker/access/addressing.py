@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from msgspec.structs import replace
 
 from clusterbroker.broker.access.errors import Impersonated, precondition_failed
-from clusterbroker.broker.access.publisher import Named, Publisher, affordable
+from clusterbroker.broker.access.publisher import Named, Publisher, affordable, way_of
 from clusterbroker.broker.access.services import REPLY_TO
 from clusterbroker.broker.content.formats import format_of
 from clusterbroker.broker.content.message import with_flags, with_properties
@@ -131,4 +131,4 @@ def way_of_row(access: Authorization, exchange: str, route: Route[QueueHandle], 
     """Of a mandatory row, by its own headers: to its segment, or nowhere when its target leads nowhere now."""
     router = access.vhost.router
     found = affordable(route_of, router, access.vhost.segments[exchange].target, row)
-    return route if found.targets else Route()
+    return route if way_of(found, mandatory=True).targets else Route()

@@ -83,13 +83,14 @@ class DeadLetters:
         return True
 
     def _give(self, target: QueueHandle, producer: bytes, number: int, copy: Message, ticket: Ticket) -> None:
-        if target.rejects and isinstance(target, LocalQueue) and target.kills:
-            if not target.log.producers.knows(producer, number) and not target.has_room(self._node.now_ms):
-                target.kill_named(producer, number, copy, ticket)
+        if target.rejects and not _has(target, producer, number):
+            if isinstance(target, LocalQueue) and target.kills:
+                if not target.has_room(self._node.now_ms):
+                    target.kill_named(producer, number, copy, ticket)
+                    return
+            elif not target.accepts(copy, self._node.now_ms):
+                ticket.rejected = True
                 return
-        elif target.rejects and not target.accepts(copy, self._node.now_ms):
-            ticket.rejected = True
-            return
         target.publish_numbered(producer, (number,), (copy,), ticket, self._node.now_ms)
         self._node.unwritten_bytes += copy.size if target.ring.journaled else 0
 
@@ -129,6 +130,12 @@ class DeadLetters:
             return queue.settings.dead_letter_exchange
         names = self._node.pools.delayed_by(queue.entity)
         return None if names is None else names.exchange_of(names.dead)
+
+
+def _has(target: QueueHandle, producer: bytes, number: int) -> bool:
+    """Whether it took the letter when that was tried before: what is here needs no room. Another node's queue says so
+    itself."""
+    return isinstance(target, LocalQueue) and target.log.producers.knows(producer, number)
 
 
 QUEUES_MAX: Final = 64

@@ -77,13 +77,20 @@ class ComparingQueue(PassingQueue):
         """Values, and some that are too old."""
         return len(self._entries)
 
+    def kept(self, message: Message) -> Message:
+        """Without a time to live, which begins where it passes to: none expires here, whatever it waits for."""
+        return Message(
+            message.address, message.payload, message.header_length, message.flags | PERSISTENT, message.priority,
+            message.time_ms, -1, message.format,
+        )  # fmt: skip
+
     # -- what came ----------------------------------------------------------------------------------------------
 
     def _look(self) -> None:
         if self._line:
             return
         super()._look()
-        if self._read_end and self._next >= self._read_end and not self._fetching:
+        if self._read_end and self._next >= self._read_end and not (self._fetching or self._fetched):
             self._read_end = 0
             self._next = self._first or self._next
             self.ring.mark()
@@ -116,9 +123,10 @@ class ComparingQueue(PassingQueue):
             self._hold(one.seq, "passed")
             if one.value:
                 self._keep(one)
-        if line and self.host.effort.spent:
+        looks = not line and self._next < self.ring.next_seq and not self._fetching
+        if (line or looks) and self.host.effort.spent:
             self.host.later(self)
-        elif not line and self._next < self.ring.next_seq and not self._fetching:
+        elif looks:
             self.ring.mark()
 
     # -- the cache ----------------------------------------------------------------------------------------------
@@ -139,11 +147,11 @@ class ComparingQueue(PassingQueue):
         self._note(one.value, seq, ring.expiry_ms(entry))
 
     def _note(self, value: bytes, seq: int, until_ms: int) -> None:
-        before = self._entries.pop(value, None)
-        if before is not None and before[0] > seq:  # it was read again
-            self._entries[value] = before
-            return
-        if before is not None and before[0] != seq:
+        before = self._entries.get(value)
+        if before is not None:
+            if before[0] >= seq:  # it was read again, and keeps its place in the order
+                return
+            del self._entries[value]
             self._drop(before[0])
         self._entries[value] = seq, until_ms if until_ms >= 0 else FOREVER
         while len(self._entries) > self._most:

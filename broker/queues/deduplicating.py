@@ -34,7 +34,7 @@ from clusterbroker.cluster.wiring.entities import Queue as QueueEntity
 from clusterbroker.cluster.wiring.queue_settings import QueueSettings
 from clusterbroker.journal.layout import Location
 from clusterbroker.journal.record import Message, read_records
-from clusterbroker.journal.values import canonical
+from clusterbroker.journal.values import Timestamp, canonical
 
 _NAME: Final = HEADER.encode()
 DIGEST_BYTES: Final = 16
@@ -54,7 +54,10 @@ def value_of(message: Message) -> bytes:
         return b""
     if value is None:
         return b""
-    return blake2b(repr(canonical(value)).encode("utf-8", "surrogatepass"), digest_size=DIGEST_BYTES).digest()
+    text = repr(canonical(value))
+    if isinstance(value, Timestamp) and value.more_ms:  # AMQP 1.0 has times in ms
+        text += f" {value.more_ms} ms"
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=DIGEST_BYTES).digest()
 
 
 class DeduplicatingQueue(Queue):

@@ -8,6 +8,7 @@ over failovers. So many are held at once that a backlog of very many does not st
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
@@ -33,12 +34,15 @@ READ_BYTES_MAX: Final = 4 << 20
 class PassingQueue(Queue):
     """See the module."""
 
-    __slots__ = ("_fetching", "_next", "_reading")
+    __slots__ = ("_fetched", "_fetched_end", "_fetching", "_next", "_reading")
 
     def __init__(self, entity: QueueEntity, settings: QueueSettings, ring: Ring, host: Host, now_ms: int) -> None:
         self._next = 1
         self._reading = 0
         self._fetching = False
+        self._fetched: deque[tuple[int, Message]] = deque()
+        """Read from the disk, and not looked at yet; nothing behind them is before they have been."""
+        self._fetched_end = 0
         super().__init__(entity, settings, ring, host, now_ms)
 
     def begin_alone(self) -> None:
@@ -54,6 +58,7 @@ class PassingQueue(Queue):
         self._next = 1
         self._reading += 1
         self._fetching = False
+        self._fetched.clear()
         self.ring.mark()
 
     def end_epoch(self) -> None:
@@ -62,8 +67,12 @@ class PassingQueue(Queue):
 
     # -- in: all of it outlives its node ------------------------------------------------------------------------
 
+    def kept(self, message: Message) -> Message:
+        """As it stands in the log."""
+        return with_flags(message, message.flags | PERSISTENT)
+
     def publish(self, messages: Sequence[Message], ticket: Ticket | None, now_ms: int) -> None:
-        super().publish([_lasting(message) for message in messages], ticket, now_ms)
+        super().publish([self.kept(message) for message in messages], ticket, now_ms)
 
     def publish_records(self, records: bytes | memoryview, ticket: Ticket, now_ms: int) -> int:
         messages = [message for _, message, _, _ in read_records(records)]
@@ -74,10 +83,10 @@ class PassingQueue(Queue):
         return False
 
     def accept_dead_letter(self, message: Message) -> None:
-        super().accept_dead_letter(_lasting(message))
+        super().accept_dead_letter(self.kept(message))
 
     def kill(self, message: Message) -> None:
-        super().kill(_lasting(message))
+        super().kill(self.kept(message))
 
     # -- the turn -----------------------------------------------------------------------------------------------
 
@@ -87,6 +96,12 @@ class PassingQueue(Queue):
             self._look()
             self._pass()
 
+    def _follow(self, now_ms: int) -> None:
+        had_room = self._has_room
+        super()._follow(now_ms)
+        if self._has_room and not had_room:  # some have left: what waited for that goes on
+            self.ring.mark()
+
     @property
     def passes(self) -> bool:
         """Whether anything is looked at now."""
@@ -95,6 +110,9 @@ class PassingQueue(Queue):
     def _look(self) -> None:
         """The next messages, as far as they are here; what is on the disk only is read first."""
         if self._fetching:
+            return
+        if self._fetched:
+            self._look_at_fetched()
             return
         rows = self.ring.living(self._next, self.ring.next_seq - 1, READ_MAX)
         absent, size = [], 0
@@ -110,12 +128,27 @@ class PassingQueue(Queue):
                 break
             if not absent:
                 self._next = seq + 1
+                if self.host.effort.spent:
+                    self.host.later(self)
+                    return
         if absent:
             self._read(absent)
         elif len(rows) == READ_MAX:
             self.host.later(self)
         else:
             self._next = self.ring.next_seq
+
+    def _look_at_fetched(self) -> None:
+        while self._fetched:
+            seq, message = self._fetched.popleft()
+            if any(state == READY for _, state, *_ in self.ring.living(seq, seq, 1)):
+                self._came(seq, message)
+            self._next = seq + 1
+            if self._fetched and self.host.effort.spent:
+                self.host.later(self)
+                return
+        self._next = self._fetched_end
+        self.ring.mark()
 
     def _read(self, absent: list[tuple[int, int, int, int]]) -> None:
         reading, last = self._reading, absent[-1][0]
@@ -126,12 +159,12 @@ class PassingQueue(Queue):
                 return
             self._fetching = False
             found = {where[0]: message for where, message in zip(absent, messages, strict=True)}
-            for seq, state, *_ in self.ring.living(self._next, last, READ_MAX):
+            for seq, *_ in self.ring.living(self._next, last, READ_MAX):
                 message = found.get(seq) or self.ring.message(seq)
-                if state == READY and message is not None:
-                    self._came(seq, message)
-            self._next = last + 1
-            self.ring.mark()
+                if message is not None:
+                    self._fetched.append((seq, message))
+            self._fetched_end = last + 1
+            self._look_at_fetched()
 
         def damaged() -> None:
             """Some cannot be read, and are held back by now."""
@@ -163,7 +196,3 @@ class PassingQueue(Queue):
 
     def _wants_turn(self, advanced: bool) -> bool:
         return super()._wants_turn(advanced) or self._next < self.ring.next_seq
-
-
-def _lasting(message: Message) -> Message:
-    return with_flags(message, message.flags | PERSISTENT)

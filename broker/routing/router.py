@@ -492,8 +492,15 @@ class Router(Generic[Q]):
             route.leads_on = lambda: bool(queues)
         if delayed or compared:
             now = uncompared(undelayed(headers or {}))
-            route.leads_on = lambda: bool(self._walk(exchange, keys, lambda: now, property_of, number)[0].queues)
+            route.leads_on = lambda: self._finds(exchange, keys, now, property_of, number)
         return route, key_free
+
+    def _finds(self, exchange: str, keys: Sequence[str], headers: Mapping[str, object], *more: Any) -> bool:
+        """Whether there is a queue at all; none for what costs too much."""
+        try:
+            return bool(self._walk(exchange, keys, lambda: headers, *more)[0].queues)
+        except TooCostly:
+            return False
 
     def _resolved(self, names: set[str], internal: bool, uncacheable: bool) -> Route[Q]:
         queues: list[str] = []

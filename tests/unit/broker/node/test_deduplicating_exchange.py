@@ -8,10 +8,18 @@ import pytest
 
 from clusterbroker.broker.queues import passing
 from clusterbroker.broker.queues.comparing import ComparingQueue
+from clusterbroker.broker.queues.dead_lettering import replicated
+from clusterbroker.broker.queues.effort import TURN, Effort
 from clusterbroker.broker.queues.passing import READ_MAX
+from clusterbroker.broker.queues.states import DEAD, READY
 from clusterbroker.broker.wire.amqp091 import methods as m
+from clusterbroker.broker.wire.amqp10.types import Milliseconds, Uuid
+from clusterbroker.journal.values import Timestamp
+from tests.support.amqp10 import message
 from tests.unit.broker.fronts.amqp091.harness import Client, World, bodies
+from tests.unit.broker.fronts.amqp10.harness import Peer
 from tests.unit.broker.node.node_cluster import Cluster
+from tests.unit.broker.node.shapes import topics
 
 HEADER, TTL = "x-deduplication-header", "x-cache-ttl"
 CACHE = "amq.deduplication.x"
@@ -97,6 +105,21 @@ def test_values_are_known_for_a_time() -> None:
     assert taken(client) == [b"1", b"2", b"5", b"7"]
     world.wait(2000)
     assert cache(world).ring.ready == 0, "and then they are gone"
+
+
+def test_no_message_expires_before_it_passes() -> None:
+    world = World()
+    client = world.client()
+    wire(client)
+    cache(world).halted = True
+    client.publish("x", "k", b"1", headers={HEADER: "a"}, expiration="1000")
+    world.wait(5000)
+    cache(world).halted = False
+    cache(world).ring.mark()
+    world.turn()
+    assert world.queue("q").ready == 1
+    world.wait(1500)
+    assert taken(client) == []
 
 
 def test_a_message_may_expire_where_it_passes_to() -> None:
@@ -187,6 +210,73 @@ def test_what_a_queue_refuses_is_tried_again() -> None:
     assert sorted(got, key=int) == numbers
 
 
+def test_a_queue_that_is_full_of_what_has_passed_holds_nothing_up() -> None:
+    """One queue has it, and is full again, when the other one has room at last."""
+    world = World()
+    client = world.client()
+    wire(client)
+    for queue in ("r", "s"):
+        client.declare(queue, x_max_length=1, x_overflow="reject-publish")
+        client.ask(m.QueueBind(0, queue, "x", ""))
+    client.publish("", "s", b"before")
+    publish(client, b"1", "a")
+    letters = cache(world).dead_letters.replicated
+    assert letters is not None
+    assert len(letters) == 1, "s has no room"
+    assert taken(client, "s") == [b"before"]
+    world.wait(2000)
+    assert len(letters) == 0
+    assert (taken(client), taken(client, "r"), taken(client, "s")) == ([b"1"],) * 3
+
+
+def test_all_goes_on_when_a_queue_that_refuses_is_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(passing, "HELD_MAX", 3)
+    world = World()
+    client = world.client()
+    wire(client)
+    client.declare("full", x_max_length=0, x_overflow="reject-publish")
+    client.ask(m.QueueBind(0, "full", "x", ""))
+    numbers = [b"%d" % number for number in range(9)]
+    for number in numbers:
+        publish(client, number, number.decode())
+    assert taken(client) == numbers[:3]
+    client.ask(m.QueueDelete(queue="full"))
+    world.wait(61_000)
+    assert taken(client) == numbers[3:]
+
+
+@pytest.mark.parametrize("read", [False, True])
+def test_a_turn_decodes_a_part_of_very_long_headers(read: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`read`: they are on the disk alone."""
+    world = World()
+    client = world.client()
+    wire(client)
+    queue = cache(world)
+    queue.halted = True
+    much = {f"h{number}": "x" * 100 for number in range(400)}
+    for number in range(60):
+        publish(client, b"%d" % number, number, **much)
+    left: list[int] = []
+    decoded = Effort.decoded
+
+    def counted(effort: Effort, header_bytes: int) -> None:
+        decoded(effort, header_bytes)
+        left.append(effort.left)
+
+    monkeypatch.setattr(Effort, "decoded", counted)
+    if read:
+        world.checkpoint()
+        world.crash()
+        client = world.client()
+    else:
+        queue.halted = False
+        queue.ring.mark()
+        world.turn()
+    assert len(left) >= 60
+    assert min(left) > -TURN
+    assert taken(client) == [b"%d" % number for number in range(60)]
+
+
 def test_a_backlog_is_judged_after_a_restart() -> None:
     world = World()
     client = world.client()
@@ -220,6 +310,30 @@ def test_an_entry_behind_a_repeat_that_was_not_judged_yet_counts(monkeypatch: py
     world.crash()
     world.disk_waits = False
     assert taken(world.client()) == [b"1"]
+
+
+def test_an_entry_that_is_read_again_keeps_its_age(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It stands among messages that were not judged yet when the node died; the values of those are newer."""
+    monkeypatch.setattr(passing, "HELD_MAX", 1)
+    monkeypatch.setattr(passing, "READ_MAX", 1)
+    world = World()
+    client = world.client()
+    wire(client, size=3)
+    world.disk_waits = True
+    some = ((b"1", "a"), (b"2", "b"), (b"3", "c"))
+    client.raw(b"".join(client.content("x", "k", body, headers={HEADER: value}) for body, value in some))
+    world.turn()
+    publish(client, b"4", "d")
+    assert [state for _, state, *_ in cache(world).ring.living(1, 9, 9)] == [DEAD, READY, READY, READY, READY]
+    world.commit()
+    world.complete()
+    world.crash()
+    world.disk_waits = False
+    client = world.client()
+    assert taken(client) == [b"1", b"2", b"3", b"4"]
+    for body, value in ((b"5", "b"), (b"6", "a")):
+        publish(client, body, value)
+    assert taken(client) == [b"6"]
 
 
 def test_exchanges_behind_it_route_by_the_message() -> None:
@@ -281,6 +395,54 @@ def test_a_mandatory_message_without_a_queue_is_returned_and_its_value_not_known
     assert taken(client) == [b"2"]
 
 
+def test_a_way_that_costs_too_much_leads_nowhere() -> None:
+    """By its key it would be refused; what its headers cost is seen behind the exchange."""
+    world = World()
+    client = world.client()
+    topics(world, client)
+    declare(client)
+    client.ask(m.ExchangeBind(0, "t", "x", ""))
+    costly = {HEADER: "a", "CC": [".".join(["a"] * 120)]}
+    heard = client.publish("x", "k", b"1", headers=costly, mandatory=True)
+    assert [one.body for one in heard if isinstance(getattr(one, "method", None), m.BasicReturn)] == [b"1"]
+    sender = world.client()
+    sender.ask(m.TxSelect())
+    sender.publish("x", "k", b"2", headers=costly, mandatory=True)
+    heard = sender.say(m.TxCommit())
+    assert [one.body for one in heard if isinstance(getattr(one, "method", None), m.BasicReturn)] == [b"2"]
+
+
+def test_times_of_other_milliseconds_are_other_values() -> None:
+    world = World()
+    client = world.client()
+    wire(client)
+    link = Peer(world).enter().sender("s", "/exchanges/x/k")
+    for body, time_ms in ((b"1", 1000), (b"2", 1001), (b"3", 1000)):
+        link.send(body, application={HEADER: Milliseconds(time_ms)})
+    publish(client, b"4", Timestamp(1))
+    assert taken(client) == [b"1", b"2"]
+
+
+def test_a_message_of_amqp_1_0_passes_two_as_it_was() -> None:
+    world = World()
+    client = world.client()
+    for name in ("x", "y"):
+        declare(client, name, size=1, x_cache_ttl=1)
+        client.declare(f"q{name}")
+        client.ask(m.QueueBind(0, f"q{name}", name, ""))
+    client.ask(m.ExchangeBind(0, "y", "x", ""))
+    client.ask(m.ExchangeBind(0, "x", "y", ""))
+    peer = Peer(world).enter()
+    said = {HEADER: Uuid(bytes(16)), "time": Milliseconds(1001), "bytes": b"\0\xff", "none": None}
+    raw = message(b"1", annotations={"x-opt-a": "b"}, application=said)
+    peer.sender("s", "/exchanges/x/k").transfer(raw)
+    for queue in ("qx", "qy"):
+        found = [known for _, known in peer.receiver(queue, f"/queues/{queue}", credit=5).take()]
+        assert [(known.application, known.raw) for known in found] == [(said, found[0].raw)]
+        assert found[0].raw in raw
+        assert {str(name) for name in found[0].annotations} == {"x-opt-a", "x-exchange", "x-routing-key"}
+
+
 def test_a_transaction_and_a_dead_letter_and_a_number_are_messages_as_others() -> None:
     world = World()
     client = world.client()
@@ -337,3 +499,25 @@ def test_an_owner_that_dies_at_each_step_loses_none_and_doubles_none(slow: str, 
         publish(sender, body, value)
     cluster.wait(3000)
     assert taken(survivor(cluster, owner)) == [b"0", b"1", b"3", b"5"]
+
+
+def test_all_goes_on_when_a_queue_that_is_offline_is_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replicated, "WINDOW", 2)
+    cluster = Cluster("a", "b", "c")
+    wire(cluster["a"].client())
+    client = cluster["c"].client()
+    client.declare("lone", x_replicas=1, x_queue_leader_locator="client-local")
+    client.ask(m.QueueBind(0, "lone", "x", ""))
+    assert cluster.queue("lone").owner == "c"
+    cluster.kill("c")
+    cluster.wait(3000)
+    client = cluster["a"].client()
+    client.ask(m.ConfirmSelect())
+    numbers = [b"%d" % number for number in range(5)]
+    for number in numbers:
+        publish(client, number, number.decode())
+    cluster.wait(3000)
+    assert taken(client) == numbers[:2]
+    client.ask(m.QueueDelete(queue="lone"))
+    cluster.wait(3000)
+    assert taken(client) == numbers[2:]

@@ -124,6 +124,27 @@ def test_a_row_without_a_queue_is_returned_and_not_staged() -> None:
     assert (counts.publish_in, counts.publish_out, counts.drop_unroutable) == (2, 1, 1)
 
 
+@pytest.mark.parametrize(
+    ("kind", "words", "headers"),
+    [
+        ("x-message-deduplication", {"x-cache-size": 9}, {"x-deduplication-header": "a"}),
+        ("x-delayed-message", {"x-delayed-type": "fanout"}, {"x-delay": 1000}),
+    ],
+)
+def test_a_row_that_would_only_wait_in_its_exchange_is_returned(kind: str, words: Any, headers: Any) -> None:
+    world, alice = begin()
+    alice.client.ask(m.ExchangeDeclare(exchange="x", type=kind, durable=True, arguments=words))
+    alice.declare("txn.a", target="x")
+    returned, _ = alice.stage("txn.a", b"1", headers=headers, mandatory=True)
+    assert returned.body == b"1"
+    alice.client.ask(m.QueueBind(queue="q", exchange="x", routing_key=""))
+    for body in (b"2", b"3"):
+        assert alice.stage("txn.a", body, headers=headers, mandatory=True) != []
+    alice.commit("txn.a")
+    world.wait(2000)
+    assert seen(world) == ([b"2"] if "cache" in str(words) else [b"2", b"3"])
+
+
 def test_headers_of_rows_mean_what_they_mean_in_any_publish() -> None:
     world, alice = begin()
     client = alice.client
