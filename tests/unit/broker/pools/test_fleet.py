@@ -99,6 +99,17 @@ def test_a_controller_that_takes_over_starts_none_twice() -> None:
         assert world.step(1.0) == []
 
 
+def test_what_a_controller_before_has_ordered_says_nothing_of_how_long_starts_take() -> None:
+    world = World("a")
+    world.require("42")
+    world.step()
+    (launch,) = world.launches
+    world.fleet = world.begun()
+    world.tell("42", **{launch.launch_id.replace("-", "_"): 0})
+    world.step()
+    assert world.fleet.starts_s == []
+
+
 def test_what_the_log_refuses_is_ordered_again() -> None:
     world = World("a")
     world.require("42")
