@@ -362,7 +362,7 @@ class Fleet:
         strays = [one for one in launches if not one.spare and self._table.group(self.pool.pool_id, one.key) is None]
         facts = PoolFacts(
             self._facts, self._rooms(places, template, strays), template.version, self.pool.paused,
-            self._spares(places, now_s), self._table.spares(self.pool.pool_id) if template.version else 0,
+            self._spares(places, now_s), self._table.spares(self.pool.pool_id) if template.version else 0, len(strays),
         )  # fmt: skip
         orders += policy.step(facts, now_s)
         self._take(orders, now_s)
