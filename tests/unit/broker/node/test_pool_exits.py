@@ -95,7 +95,8 @@ def test_poison_waits_for_it_a_while_and_holds_nobody_up(broker: Broker, told: b
     assert "exits" not in poison(broker)
 
 
-def test_poison_waits_for_each_of_its_workers(broker: Broker) -> None:
+def test_poison_waits_for_each_of_its_workers() -> None:
+    broker = Broker(1)
     broker.order(c.SetPool(vhost="/", name="core", settings=PoolSettings(delivery_limit=1), only=("delivery_limit",)))
     launches = [lose(broker)]
     broker.launch = broker.launched("42")
@@ -117,7 +118,12 @@ def test_a_turn_looks_at_workers_however_much_poison_waits_for_them(monkeypatch:
     dead.publish([request] * count, None, broker.node.now_ms)
     settle(broker, 100)
     runs = DeadQueue._runs
-    monkeypatch.setattr(DeadQueue, "_runs", lambda queue, worker: looks.update((worker,)) or runs(queue, worker))
+
+    def looked(queue: DeadQueue, worker: str) -> bool:
+        looks[worker] += 1
+        return runs(queue, worker)
+
+    monkeypatch.setattr(DeadQueue, "_runs", looked)
     for _ in range(5):
         dead.ring.mark()
         settle(broker, 1)

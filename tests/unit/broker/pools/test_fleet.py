@@ -119,8 +119,10 @@ def test_a_pool_has_no_worker_too_many_while_one_of_a_group_that_ended_runs() ->
     group = world.map.pools.group(world.pool.pool_id, "42")
     assert group is not None
     world.do(c.SettleGroups(keys=("42",), **known))
-    of_queue = {"pool_id": world.pool.pool_id, "key": "42", "queue_id": group.queue_id, "epoch": world.epoch,
-                "generation": group.generation}  # fmt: skip
+    of_queue: dict[str, Any] = {
+        "pool_id": world.pool.pool_id, "key": "42", "queue_id": group.queue_id, "epoch": world.epoch,
+        "generation": group.generation,
+    }  # fmt: skip
     world.do(c.UnbindGroup(**of_queue))
     assert world.do(c.DropGroup(**of_queue))
     world.fleet.group_changed("42")
