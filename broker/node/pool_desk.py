@@ -239,9 +239,11 @@ class PoolDesk:
         self._send(self._peers, told)
 
     def _failure(self, told: StartsFail) -> None:
+        of = told.pool_id, told.key
+        self._failures.pop(of, None)
         if len(self._failures) >= FAILURES_MAX:
-            self._failures.clear()
-        self._failures[told.pool_id, told.key] = self._node.now_ms + told.for_ms, told.detail
+            del self._failures[next(iter(self._failures))]  # the oldest: it is over first
+        self._failures[of] = self._node.now_ms + told.for_ms, told.detail
         group = self._node.map.pools.group(LogIndex(told.pool_id), told.key)
         queue = None if group is None else self._node.queues.get(group.queue_id)
         if isinstance(queue, GroupQueue):

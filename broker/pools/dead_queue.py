@@ -22,30 +22,50 @@ EXIT_MS: Final = 1000
 class DeadQueue(PassingPoolQueue):
     """See the module."""
 
-    __slots__ = ("_came_seqs", "_exits")
+    __slots__ = ("_came_seqs", "_exits", "_waited")
 
     def _begin(self) -> None:
         super()._begin()
         self._came_seqs: deque[int] = deque()
         self._exits: dict[int, tuple[int, tuple[str, ...]]] = {}
-        """Seq of what is poison -> (until when it waits, workers), in order."""
+        """Seq of what is poison -> (until when it waits, workers of whom the last is waited for), in order."""
+        self._waited: dict[str, dict[int, None]] = {}
+        """Worker -> what waits for it: a turn looks at workers, however many requests there are."""
 
     def _came(self, seq: int, message: Message) -> None:
-        workers = tuple(filter(self._runs, poisoned(message) or ()))
+        self._wait(seq, self.node.now_ms + EXIT_MS, tuple(filter(self._runs, poisoned(message) or ())))
+
+    def _wait(self, seq: int, until_ms: int, workers: tuple[str, ...]) -> None:
+        """For the next of its workers that runs, if one does."""
+        while workers and not self._runs(workers[-1]):
+            workers = workers[:-1]
         if workers:
-            self._exits[seq] = self.node.now_ms + EXIT_MS, workers
+            self._exits[seq] = until_ms, workers
+            self._waited.setdefault(workers[-1], {})[seq] = None
         else:
+            self._exits.pop(seq, None)
             self._came_seqs.append(seq)
 
     def _runs(self, worker: str) -> bool:
         """As far as its place has told."""
         return self.node.map.pools.launch(worker) is not None
 
+    def _look_at_exits(self) -> None:
+        for worker in [worker for worker in self._waited if not self._runs(worker)]:
+            for seq in self._waited.pop(worker):
+                self._wait(seq, *self._exits[seq])
+        while self._exits:
+            seq, (until_ms, workers) = next(iter(self._exits.items()))
+            if self.node.now_ms < until_ms:
+                return
+            waiting = self._waited[workers[-1]]
+            del self._exits[seq], waiting[seq]
+            if not waiting:
+                del self._waited[workers[-1]]
+            self._came_seqs.append(seq)
+
     def _pass(self) -> None:
-        for seq, (until_ms, workers) in tuple(self._exits.items()):
-            if self.node.now_ms >= until_ms or not any(map(self._runs, workers)):
-                del self._exits[seq]
-                self._came_seqs.append(seq)
+        self._look_at_exits()
         while self._came_seqs and self._has_room:
             if self.ring.set_aside(seq := self._came_seqs.popleft()):
                 self._hold(seq, "answered")

@@ -183,3 +183,5 @@ class PoolFacts:
     spares: tuple[WorkerFacts, ...] = ()
     """Launches without a key."""
     spares_wanted: int = 0
+    strays: int = 0
+    """Launches whose group is gone: workers of the pool until they are."""

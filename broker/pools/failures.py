@@ -156,6 +156,11 @@ class Failures:
         """One start at a time."""
         return key in self._groups
 
+    def failed_at(self, key: str, place: str) -> int:
+        """Failed starts of the key there, since something got ready."""
+        found = self._places.get(place)
+        return 0 if found is None else found.failures[key]
+
     def waits_until(self, key: str) -> float | None:
         group = self._groups.get(key)
         return group.until_s if group is not None else None

@@ -79,6 +79,8 @@ class _Known:
     ordered_s: float
     """Of a spare that has its key: when it got that."""
     key: str
+    whole: bool = True
+    """Its order was seen: an earlier controller's has an unknown time."""
     spare_s: float | None = None
     """Since when it has waited for its key."""
     starting_s: float | None = None
@@ -134,13 +136,14 @@ class Fleet:
         """Workers that consumed and do not any more, and since when."""
         self._ends: list[Gone] = []
         self._readies: list[tuple[str, str, float]] = []
+        """(key, place, what its start took: 0 says nothing)."""
         self._wakes = True
         self.commands: list[Ordered] = []
         self.fails: list[StartsFail] = []
         self.starts_s: list[float] = []
-        """How long workers took to get ready."""
+        """How long workers took to get ready, from their orders; spares also from their keys."""
         for launch in table.launches(pool.pool_id):
-            self._know(launch, now_s)
+            self._know(launch, now_s).whole = False
         self._taken_over = bool(self._known)
 
     # -- events -------------------------------------------------------------------------------------------------
@@ -161,7 +164,7 @@ class Fleet:
         """It was ordered, assigned, retired or revoked."""
         known = self._know(launch, now_s)
         if known.key != launch.key:
-            known.key, known.ordered_s = launch.key, now_s
+            known.key, known.ordered_s, known.whole = launch.key, now_s, True
         self._dirty[launch.key] = None
         self._wakes = True
 
@@ -225,7 +228,7 @@ class Fleet:
             return
         if told.running and known.starting_s is None:
             known.starting_s = now_s
-        if told.ready and self.pool.settings.ready == "event":
+        if told.ready and self.pool.settings.ready == "event" and not launch.spare:
             self._ready(launch, known, now_s)
         known.memory = told.memory_bytes or known.memory
         known.why = told.why or known.why
@@ -239,7 +242,7 @@ class Fleet:
             return
         known.spare_s = now_s
         if launch.spare:
-            self._readies.append((NO_KEY, launch.place, now_s - known.ordered_s))
+            self._took(launch, known, now_s)
         self._wakes = True
 
     def places_changed(self) -> None:
@@ -269,8 +272,14 @@ class Fleet:
     def _ready(self, launch: LaunchEntity, known: _Known, now_s: float) -> None:
         if known.ready_s is None:
             known.ready_s = known.idle_s = now_s
-            took_s = 0.0 if known.spare_s is not None else now_s - known.ordered_s
-            self._readies.append((launch.key, launch.place, took_s))
+            self._took(launch, known, now_s, was_spare=known.spare_s is not None)
+
+    def _took(self, launch: LaunchEntity, known: _Known, now_s: float, was_spare: bool = False) -> None:
+        """It is ready. What a key costs to start a spare does not say, nor does an order of unknown time."""
+        took_s = now_s - known.ordered_s if known.whole else 0.0
+        if known.whole:
+            self.starts_s.append(took_s)
+        self._readies.append((launch.key, launch.place, 0.0 if was_spare else took_s))
 
     # -- the log's answers --------------------------------------------------------------------------------------
 
@@ -345,7 +354,6 @@ class Fleet:
         self._renew(places, now_s)
         for key, place, took_s in self._readies:
             policy.worker_ready(key, place, took_s, now_s)
-            self.starts_s.append(took_s)
         orders: list[Order] = []
         for gone in self._ends:
             orders += policy.worker_gone(gone, now_s)
@@ -354,7 +362,7 @@ class Fleet:
         strays = [one for one in launches if not one.spare and self._table.group(self.pool.pool_id, one.key) is None]
         facts = PoolFacts(
             self._facts, self._rooms(places, template, strays), template.version, self.pool.paused,
-            self._spares(places, now_s), self._table.spares(self.pool.pool_id) if template.version else 0,
+            self._spares(places, now_s), self._table.spares(self.pool.pool_id) if template.version else 0, len(strays),
         )  # fmt: skip
         orders += policy.step(facts, now_s)
         self._take(orders, now_s)

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -238,17 +238,22 @@ class Placement:
                         book.active.setdefault(key, []).append(worker)
                         self._staying[key] = self._staying.get(key, 0) + 1
 
-    def spread(self, memory: int, here: Mapping[str, int], now_s: float) -> str | None:
-        """The place of a launch now, of those with room the one with the fewest; None: none has room."""
+    def spread(self, memory: int, failed_at: Callable[[str], int], here: Mapping[str, int], now_s: float) -> str | None:
+        """The place of a launch now, of those with room the one where fewest failed, then the one with the fewest;
+        None: none has room."""
         found = [
-            (here.get(name, 0), name)
+            (failed_at(name), here.get(name, 0), name)
             for name, book in self.books.items()
             if book.usable
             and book.has_room(memory)
             and book.coming < STARTS_IN_FLIGHT_MAX
             and self._tokens(name, now_s) >= 1
         ]
-        return min(found)[1] if found else None
+        return min(found)[2] if found else None
+
+    def may_have_room(self, memory: int) -> bool:
+        """A place takes such a worker, now or as soon as it starts any."""
+        return any(book.usable and book.has_room(memory) for book in self.books.values())
 
     def assign(self, key: str, worker: WorkerFacts, now_s: float) -> None:
         """Enter that a spare is a worker of a key from now on."""

@@ -195,7 +195,8 @@ class Policy:
             orders += self._timeouts(group, now_s)
         spares = GroupFacts(NO_KEY, GroupState.UNBOUND, workers=facts.spares)
         self._proved(spares, now_s)
-        orders += self._timeouts(spares, now_s)
+        late = list(self._timeouts(spares, now_s))
+        orders += late
         orders += self._suspend(facts, now_s)
         for group in (*awake, spares):
             orders += self._stops(group, now_s)
@@ -208,16 +209,17 @@ class Policy:
                     retired.add(worker.id)
                     orders.append(Retire(group.key, worker.id, why))
         self.placement.open(facts, set(self._suspended), retired)
-        self.spares.open(facts)
+        self.spares.open(facts, {order.worker for order in late if isinstance(order, Stop)})
+        most = self.settings.max_workers - sum(len(group.workers) for group in facts.groups.values()) - facts.strays
         if now_s >= self._settled_s:
-            orders += self.spares.surplus()
-        orders += self._starts(awake, facts, retired, now_s)
+            orders += self.spares.surplus(most)
+        orders += self._starts(awake, facts, retired, most - len(facts.spares), now_s)
         if now_s >= self._settled_s:
             for place, victim in self.placement.over_committed(facts, self._idle(facts, now_s), now_s):
                 orders += self._evict(victim, place, "", facts)
         for group in awake:
             self._rest(group, facts, now_s)
-        self._restless |= self.spares.restless(now_s)
+        self._restless |= self.spares.restless(now_s, bool(self._suspended))
         return orders
 
     def _forget(self, facts: PoolFacts, now_s: float) -> None:
@@ -359,13 +361,14 @@ class Policy:
         """What counts against the need: launches, whether they are seen running or not (2.6)."""
         return len(active)
 
-    def _starts(self, awake: list[GroupFacts], facts: PoolFacts, retired: set[str], now_s: float) -> Iterator[Order]:
+    def _starts(
+        self, awake: list[GroupFacts], facts: PoolFacts, retired: set[str], left: int, now_s: float
+    ) -> Iterator[Order]:
+        """`left`: so many more the pool may have."""
         if facts.paused:
             return
         wishes = [wish for group in awake for wish in self._wishes(group, facts, retired, now_s)]
         wishes += self._parked_wishes(facts, now_s)
-        left = self.settings.max_workers - sum(len(group.workers) for group in facts.groups.values())
-        left -= len(facts.spares)
         if not wishes:
             yield from self.spares.starts(facts, left, now_s)
             return
@@ -376,17 +379,21 @@ class Policy:
         unfit = math.inf
         granted = 0
         for wish in self.admission.order(wishes):
-            spare = self.spares.take(wish.key, now_s) if wish.first or not waiting else None
+            spare = self.spares.take(wish.key, wish.extra, now_s) if wish.first or not waiting else None
             if spare is not None:
                 granted += 1
                 self._grant(wish, waiting, now_s)
                 yield Assign(wish.key, spare.id)
                 continue
             if left <= 0:
+                if wish.first and now_s >= self._settled_s:
+                    yield from self.spares.give_way(wish.key)
+                if self.spares.are_left:
+                    continue
                 break
             over = not tries[wish.starved] or not wish.first or not victims_left or now_s < self._settled_s
             if over and unfit <= 0:
-                if wish.starved:
+                if wish.starved or self.spares.are_left:
                     continue
                 break
             memory = self.costs.memory(wish.key)

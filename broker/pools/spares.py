@@ -7,14 +7,15 @@
 
 *A spare is taken before anything is started*, whether it is ready or still starts: it began earlier than a new one
 would. It must have room for what its key takes. *Spares never keep a key waiting*: none is started in a step in which
-a key gets no worker, and they make room first. They count as workers of the pool and of their place. One whose start
-fails waits as a key does.
+a key gets no worker, and they make room first, at their places and in the pool. They count as workers of both. One
+whose start fails waits as a key does, and comes at another place, if there is one.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from clusterbroker.cluster.wiring.pool_entities import NO_KEY
 
@@ -37,46 +38,67 @@ class Spares:
         self._missing = 0
         """That are started as soon as a place has room."""
         self._started = False
+        self._going = 0
+        """That are on their way out, and whose end no key has been promised yet."""
+        self._unfit: float = math.inf
+        """None has room for a key that takes so much."""
+        self._roomless: float = math.inf
+        """None can make room for a key that takes so much."""
+        self._wayless: float = math.inf
+        """None can give way to a key that takes so much."""
 
-    def open(self, facts: PoolFacts) -> None:
-        """Begin a step, with the books of placement open."""
+    def open(self, facts: PoolFacts, stopped: Collection[str]) -> None:
+        """Begin a step, with the books of placement open. `stopped`: those that this step has stopped already."""
         self._facts = facts
         self._missing = 0
         self._started = False
-        active = (worker for worker in facts.spares if worker.active)
+        self._unfit = self._roomless = self._wayless = math.inf
+        active = [worker for worker in facts.spares if worker.active and worker.id not in stopped]
+        self._going = len(facts.spares) - len(active)
         order = sorted(active, key=lambda each: (each.state is not WorkerState.READY, each.since_s, each.id))
         self._free = {each.id: each for each in order}
 
-    def surplus(self) -> Iterator[Order]:
-        """Those that are not to be kept. What starts goes first, and of what is ready the newest."""
-        facts = self._facts
+    def surplus(self, most: int) -> Iterator[Order]:
+        """Those that are not to be kept, of which the pool may have `most`. What starts goes first, and of what is
+        ready the newest."""
+        before, facts = len(self._free), self._facts
         for worker in list(self._free.values()):
             if facts.version and worker.version != facts.version:
                 yield self._retire(worker, "an older version")
             elif (book := self._placement.books.get(worker.place)) is not None and book.short:
                 yield self._retire(worker, "the place is short of memory")
-        for worker in list(self._free.values())[facts.spares_wanted :]:
+        for worker in list(self._free.values())[max(0, min(facts.spares_wanted, most)) :]:
             yield self._retire(worker, "surplus")
+        self._going += before - len(self._free)
 
     def _retire(self, worker: WorkerFacts, why: str) -> Retire:
         del self._free[worker.id]
+        self._roomless = self._wayless = math.inf
         if (book := self._placement.books.get(worker.place)) is not None:
             book.leave(self._costs.claim(NO_KEY, worker))
         return Retire(NO_KEY, worker.id, why)
 
-    def take(self, key: str, now_s: float) -> WorkerFacts | None:
-        """The spare that a key gets, if one has room for it: of the place where the key was last before others."""
-        recent, memory = self._costs.recent_place(key, now_s), self._costs.memory(key)
+    def take(self, key: str, extra: bool, now_s: float) -> WorkerFacts | None:
+        """The spare that a key gets, if one has room for it: of the place where the key was last before others.
+        `extra`: for one of an older version, which another one of an older version does not replace."""
+        memory = self._costs.memory(key)
+        if memory >= self._unfit:
+            return None
+        recent = self._costs.recent_place(key, now_s)
         fit = [
             each
             for each in self._free.values()
             if not each.pending
+            and not (extra and each.version != self._facts.version)
             and (book := self._placement.books.get(each.place)) is not None
             and book.usable
             and book.free + self._costs.claim(NO_KEY, each) >= memory
         ]
         if not fit:
+            if not extra:
+                self._unfit = memory
             return None
+        self._unfit = math.inf  # a key that takes less than its spare did leaves room
         found = min(fit, key=lambda each: (each.state is not WorkerState.READY, each.place != recent))
         del self._free[found.id]
         self._placement.assign(key, found, now_s)
@@ -86,7 +108,7 @@ class Spares:
         """One that goes, for a key that finds no room; none, while room is coming to another one, which the key takes
         then. None: spares cannot help."""
         memory, books = self._costs.memory(key), self._placement.books
-        if any(book.usable and book.will_have_room(memory) for book in books.values()):
+        if memory >= self._roomless or any(book.usable and book.will_have_room(memory) for book in books.values()):
             return None
         here = [each for each in reversed(self._free.values()) if each.place in books and books[each.place].usable]
         for worker in here:
@@ -96,7 +118,31 @@ class Spares:
         for worker in here:
             if memory <= books[worker.place].facts.memory:
                 return [self._retire(worker, f"room for {key!r}")]
+        self._roomless = memory
         return None
+
+    @property
+    def are_left(self) -> bool:
+        """A key that takes less may get one."""
+        return bool(self._free)
+
+    def give_way(self, key: str) -> Iterator[Order]:
+        """One goes, for a key that would be a worker too many for the pool, unless one goes already, or that would not
+        help."""
+        memory, books = self._costs.memory(key), self._placement.books
+        if self._going:
+            self._going -= 1
+            return
+        if memory >= self._wayless:
+            return
+        has_room = any(book.usable and book.will_have_room(memory) for book in books.values())
+        for worker in reversed(self._free.values()):
+            book = books.get(worker.place)
+            helps = has_room or (book is not None and book.usable and memory <= book.facts.memory)
+            if helps and not worker.pending:
+                yield self._retire(worker, f"room for {key!r}")
+                return
+        self._wayless = memory
 
     def starts(self, facts: PoolFacts, left: int, now_s: float) -> Iterator[Order]:
         """As many as are missing, `left` at most, at the places that have the fewest."""
@@ -106,7 +152,7 @@ class Spares:
             self._missing = min(self._missing, 0 if starting else 1)
         here = Counter(each.place for each in self._free.values())
         while self._missing and self.failures.may_start(NO_KEY, now_s):
-            place = self._placement.spread(self._costs.memory(NO_KEY), here, now_s)
+            place = self._placement.spread(self._costs.memory(NO_KEY), self._failed_at, here, now_s)
             if place is None:
                 return
             here[place] += 1
@@ -114,8 +160,15 @@ class Spares:
             self._started = True
             yield Launch(NO_KEY, place, facts.version, self._placement.launch(NO_KEY, place, now_s))
 
-    def restless(self, now_s: float) -> bool:
-        """Something of them changes without an event."""
+    def _failed_at(self, place: str) -> int:
+        return self.failures.failed_at(NO_KEY, place)
+
+    def restless(self, now_s: float, suspended: bool) -> bool:
+        """Something of them changes without an event. `suspended`: so are places, for a time."""
         if self._started or any(each.state is not WorkerState.READY for each in self._facts.spares):
             return True
-        return self._missing > 0 and not self._placement.is_full(now_s)
+        if not self._missing:
+            return False
+        if suspended or not self.failures.may_start(NO_KEY, now_s):
+            return True
+        return self._placement.may_have_room(self._costs.memory(NO_KEY))

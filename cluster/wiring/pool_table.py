@@ -47,17 +47,21 @@ class PoolHeld:
         self.pins: dict[str, None] = {}
         """Keys that are neither idle nor evicted."""
         self.by_key: dict[str, dict[str, None]] = {}
-        """Ids of launches, by key."""
+        """Ids of launches by key, oldest first."""
         self.spares = 0
         """Workers that are kept ready without a key."""
 
     def keep(self, launch: Launch) -> None:
         """A launch came, or changed; a spare may have got its key."""
         before = self.launches.get(launch.launch_id)
+        self.launches[launch.launch_id] = launch
+        ids = self.by_key.setdefault(launch.key, {})
         if before is not None and before.key != launch.key:
             self.forget(before)
-        self.launches[launch.launch_id] = launch
-        self.by_key.setdefault(launch.key, {})[launch.launch_id] = None
+            if ids:  # a map that is restored has them in this order, so each must
+                self.by_key[launch.key] = dict.fromkeys(sorted((*ids, launch.launch_id), key=_age))
+                return
+        ids[launch.launch_id] = None
 
     def forget(self, launch: Launch) -> None:
         """A launch of this key is none any more."""
@@ -65,6 +69,11 @@ class PoolHeld:
         del ids[launch.launch_id]
         if not ids:
             del self.by_key[launch.key]
+
+
+def _age(launch_id: str) -> tuple[int, int]:
+    index, _, nth = launch_id[1:].partition("-")
+    return int(index), int(nth)
 
 
 class PoolTable:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
 
-from clusterbroker.broker.pools.dead_queue import EXIT_MS
+from clusterbroker.broker.content.message import new_message
+from clusterbroker.broker.pools.dead_queue import EXIT_MS, DeadQueue
+from clusterbroker.broker.pools.loss_headers import LAST, LOST, REASON
 from clusterbroker.broker.wire.amqp091 import methods as m
+from clusterbroker.broker.wire.amqp091.properties import Properties as Properties091
 from clusterbroker.broker.wire.amqp10.performatives import Properties
 from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.cluster.wiring.pool_commands import Ended
@@ -89,6 +93,45 @@ def test_poison_waits_for_it_a_while_and_holds_nobody_up(broker: Broker, told: b
         settle(broker, EXIT_MS)
     settle(broker, 100)
     assert "exits" not in poison(broker)
+
+
+def test_poison_waits_for_each_of_its_workers() -> None:
+    broker = Broker(1)
+    broker.order(c.SetPool(vhost="/", name="core", settings=PoolSettings(delivery_limit=1), only=("delivery_limit",)))
+    launches = [lose(broker)]
+    broker.launch = broker.launched("42")
+    launches.append(lose(broker))
+    for launch, status in zip(reversed(launches), (1, 2), strict=True):
+        assert contents(broker, "core-poison") == []
+        end(broker, launch, status)
+        settle(broker, 50)
+    assert poison(broker)["exits"] == {launches[0].launch_id: 2, launches[1].launch_id: 1}
+
+
+def test_a_turn_looks_at_workers_however_much_poison_waits_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    broker, count, looks = Broker(1), 1000, Counter[str]()
+    (pool,) = broker.node.map.pools.all()
+    dead = broker.node.queues[pool.dead]
+    assert isinstance(dead, DeadQueue)
+    headers = {REASON: "delivery_limit", LAST: "lost", f"{LOST}{broker.launch.launch_id}": "a test"}
+    request = new_message("core-dl-xchg", "42", Properties091(headers=headers), b"", broker.node.now_ms)
+    dead.publish([request] * count, None, broker.node.now_ms)
+    settle(broker, 100)
+    runs = DeadQueue._runs
+
+    def looked(queue: DeadQueue, worker: str) -> bool:
+        looks[worker] += 1
+        return runs(queue, worker)
+
+    monkeypatch.setattr(DeadQueue, "_runs", looked)
+    for _ in range(5):
+        dead.ring.mark()
+        settle(broker, 1)
+    assert looks.total() <= 100
+    for _ in range(10):
+        settle(broker, EXIT_MS)
+    assert broker.node.pools.poison[pool.pool_id] == count
+    assert dead.ring.unacked + dead.ring.ready == 0
 
 
 def test_a_pool_that_is_deleted_meanwhile_answers_first() -> None:

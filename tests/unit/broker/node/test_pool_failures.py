@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from clusterbroker.broker.node.pool_desk import FAILURES_MAX
 from clusterbroker.broker.pools.messages import PlaceTold, StartsFail, TemplateTold
 from clusterbroker.cluster.wiring import commands as c
+from tests.unit.broker.fronts.amqp091.harness import World
 from tests.unit.broker.node.node_cluster import Cluster
 
 
@@ -43,6 +45,14 @@ def test_the_next_controller_starts_no_key_that_fails_before_its_time() -> None:
     assert cluster.launched() == ["43"]
     cluster.wait(15_000, step_ms=500)
     assert cluster.launched() == ["42", "43"], "a trial start"
+
+
+def test_more_failing_keys_than_are_remembered_cost_the_oldest_alone() -> None:
+    desk, pool_id = World().node.pool_desk, 7
+    for number in (*range(FAILURES_MAX), 0, FAILURES_MAX):
+        desk.tell_failure(StartsFail(pool_id, str(number), 60_000, ""))
+    keys = [key for key, _, _ in desk.failed(pool_id)]
+    assert keys == [*map(str, range(2, FAILURES_MAX)), "0", str(FAILURES_MAX)]
 
 
 @pytest.mark.parametrize("word", ["retry", "start", "pin", "stop"])

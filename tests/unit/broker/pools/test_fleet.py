@@ -99,6 +99,40 @@ def test_a_controller_that_takes_over_starts_none_twice() -> None:
         assert world.step(1.0) == []
 
 
+def test_what_a_controller_before_has_ordered_says_nothing_of_how_long_starts_take() -> None:
+    world = World("a")
+    world.require("42")
+    world.step()
+    (launch,) = world.launches
+    world.fleet = world.begun()
+    world.tell("42", **{launch.launch_id.replace("-", "_"): 0})
+    world.step()
+    assert world.fleet.starts_s == []
+
+
+def test_a_pool_has_no_worker_too_many_while_one_of_a_group_that_ended_runs() -> None:
+    world = World("a", max_workers=1)
+    world.require("42")
+    world.step()
+    (launch,) = world.launches
+    known = {"pool_id": world.pool.pool_id, "epoch": world.epoch}
+    group = world.map.pools.group(world.pool.pool_id, "42")
+    assert group is not None
+    world.do(c.SettleGroups(keys=("42",), **known))
+    of_queue: dict[str, Any] = {
+        "pool_id": world.pool.pool_id, "key": "42", "queue_id": group.queue_id, "epoch": world.epoch,
+        "generation": group.generation,
+    }  # fmt: skip
+    world.do(c.UnbindGroup(**of_queue))
+    assert world.do(c.DropGroup(**of_queue))
+    world.fleet.group_changed("42")
+    world.require("43")
+    assert world.step() == ["revoke"]
+    assert world.step(1.0) == []
+    world.gone(launch)
+    assert world.step(1.0) == ["launch"]
+
+
 def test_what_the_log_refuses_is_ordered_again() -> None:
     world = World("a")
     world.require("42")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from clusterbroker.broker.pools.facts import PlaceFacts, Settings, WorkerFacts
-from clusterbroker.broker.pools.messages import SpareTold
+from clusterbroker.broker.pools.messages import SpareTold, WorkerTold
 from clusterbroker.broker.pools.orders import Assign, Launch, Retire, Stop
 from clusterbroker.broker.pools.policy import Gone, Policy
 from clusterbroker.cluster.wiring import commands as c
@@ -234,6 +234,40 @@ def test_a_controller_that_takes_over_keeps_the_spares() -> None:
     for _ in range(20):
         assert world.step(1.0) == []
     assert world.fleet.next_s(world.now_s) is None
+
+
+def test_its_start_is_timed_to_its_question_and_again_from_its_key() -> None:
+    world = World("a", spares=1)
+    world.step()
+    (spare,) = world.launches
+    world.now_s += 3.0
+    world.asks(spare)
+    world.now_s += 50.0
+    world.require("42")
+    world.step()
+    world.now_s += 2.0
+    world.tell("42", **{spare.launch_id.replace("-", "_"): 0})
+    assert [round(took_s) for took_s in world.fleet.starts_s] == [3, 2]
+    world.fleet = world.begun()
+    world.tell("42", **{spare.launch_id.replace("-", "_"): 0})
+    world.asks(world.launches[-1])
+    world.step()
+    assert world.fleet.starts_s == [], "when it was ordered nobody knows"
+
+
+def test_a_report_of_readiness_counts_from_its_key_on() -> None:
+    world = World("a", spares=1, ready="event")
+    world.step()
+    (spare,) = world.launches
+    ready = WorkerTold(world.pool.pool_id, spare.launch_id, ready=True)
+    world.fleet.worker_told(ready, world.now_s)
+    world.require("42")
+    world.step()
+    world.step()
+    assert world.fleet.figures.workers == {"wanted": 1, "spare": 1}
+    world.fleet.worker_told(ready, world.now_s)
+    world.step()
+    assert world.fleet.figures.workers == {"ready": 1, "spare": 1}
 
 
 def test_spares_are_no_strays_and_end_with_their_place() -> None:

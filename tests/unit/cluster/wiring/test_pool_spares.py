@@ -55,6 +55,17 @@ def test_a_spare_gets_its_key_once(world: World) -> None:
     assert assigned(world, (first.launch_id, "7")) == (), "it has its key for good"
 
 
+def test_launches_of_a_key_are_in_their_order_and_so_after_a_restore(world: World) -> None:
+    first, second = launched(world, NO_KEY, NO_KEY)
+    others = [launched(world, "42")[0] for _ in range(10)]
+    assigned(world, (second.launch_id, "42"))
+    assigned(world, (first.launch_id, "42"))
+    again = ClusterMap.restored(world.map.snapshot())
+    ids = [one.launch_id for one in world.map.pools.launches_of(pool(world).pool_id, "42")]
+    assert ids == [one.launch_id for one in (first, second, *others)]
+    assert ids == [one.launch_id for one in again.pools.launches_of(pool(world).pool_id, "42")]
+
+
 def test_one_that_is_on_its_way_out_gets_none(world: World) -> None:
     retired, revoked, own = launched(world, NO_KEY, NO_KEY, "7")
     known = {"pool_id": pool(world).pool_id, "epoch": Epoch(1), "why": "a test"}
