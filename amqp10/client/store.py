@@ -99,6 +99,8 @@ class FileStore:
         self.path = Path(path)
         self._links: dict[LinkId, dict[bytes, Kept]] = {}
         self._pending: list[bytes] = []
+        self._is_torn = False
+        """Something was not written, or not as a whole: what came behind it would not be read."""
         self._file = self._opened()
         self._bytes = self._read()
         self._compact_at = COMPACT_BYTES
@@ -173,10 +175,10 @@ class FileStore:
             self._note(CLOSE, link)
 
     def take(self) -> Callable[[], None] | None:
-        if not self._pending:
+        if not (self._pending or self._is_torn):
             return None
         pending, self._pending = self._pending, []
-        if self._bytes > self._compact_at:
+        if self._is_torn or self._bytes > self._compact_at:
             return partial(self._replace, self._alive())
         return partial(self._append, b"".join(pending))
 
@@ -186,6 +188,7 @@ class FileStore:
             _write(self._file, data)
             os.fsync(self._file)
         except OSError as error:
+            self._is_torn = True
             raise StoreError(f"{self.path} cannot be written: {error.strerror}") from None
         self._bytes += len(data)
 
@@ -198,30 +201,36 @@ class FileStore:
         return b"".join(parts)
 
     def _replace(self, data: bytes) -> None:
-        """Raises StoreError; the old file is in its place then."""
-        fresh = self.path.with_name(self.path.name + ".new")
+        """Raises StoreError; the file in its place is a whole one then too."""
+        fresh, made = self.path.with_name(self.path.name + ".new"), -1
+        self._is_torn = True
         try:
             made = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
             flock(made, LOCK_EX | LOCK_NB)
             _write(made, data)
             os.fsync(made)
             fresh.replace(self.path)
+            made, self._file, self._bytes = self._file, made, len(data)  # whichever is not this one's any more
             _sync_folder(self.path.parent)
         except OSError as error:
             raise StoreError(f"{self.path} cannot be written anew: {error.strerror}") from None
-        os.close(self._file)
-        self._file, self._bytes = made, len(data)
+        finally:
+            if made >= 0:
+                os.close(made)
+        self._is_torn = False
         self._compact_at = max(COMPACT_BYTES, COMPACT_FACTOR * len(data))
 
     def close(self) -> None:
-        """Makes safe what is pending."""
+        """Makes safe what is pending. Raises StoreError; the file is free all the same."""
         if self._file < 0:
             return
-        work = self.take()
-        if work is not None:
-            work()
-        os.close(self._file)
-        self._file = -1
+        try:
+            work = self.take()
+            if work is not None:
+                work()
+        finally:
+            os.close(self._file)
+            self._file = -1
 
 
 def _packed(kind: int, link: LinkId, tag: bytes = b"", state: State = None, payload: bytes = b"") -> bytes:

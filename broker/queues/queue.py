@@ -429,6 +429,7 @@ class Queue(LocalQueue):
             self.dispatch.resume_delays()
         if self.ring.has_attributes and (self.ring.restore_links() or LINK_ATTACH.of(self.ring.attributes)):
             self.holding = Holding(self)
+            self._had_consumers |= bool(self.ring.held_by(LINK))  # a node that is alone logs nothing else of them
 
     def end_epoch(self) -> None:
         super().end_epoch()

@@ -212,6 +212,7 @@ class LinkSide:
         if subscription in self._by_subscription:
             self._by_subscription[subscription].link = link
             self._is_here(link)
+            self.leave_to_link(self._links.late.pop(link.link, None) or ())  # it has begun anew: nobody has these
 
     def _is_here(self, link: LinkAttach) -> None:
         if self._links is NO_LINKS:

@@ -47,7 +47,9 @@ SERIES_MAX: Final = resuming.TAGS_MAX
 class RecoverableSender:
     """What an attached link of this kind has besides."""
 
-    __slots__ = ("_asks", "_forgetting", "_node", "_number", "_over", "_queues", "_waiting", "again", "attachment")
+    __slots__ = (
+        "_asks", "_forgetting", "_node", "_number", "_over", "_places", "_queues", "_waiting", "again", "attachment",
+    )  # fmt: skip
 
     def __init__(self, node: Node, attachment: Attachment) -> None:
         self._node = node
@@ -56,6 +58,9 @@ class RecoverableSender:
         """Those of the next deliveries that may be known already."""
         self._number = 0
         self._queues: dict[QueueHandle, None] = {}
+        self._places: dict[bytes, tuple[QueueHandle, ...] | None] = {}
+        """Where those of this attach went that are not over; None, or without a place: any of `_queues` may know it. A
+        queue is asked to forget its own only: one without an owner keeps these questions, and others may go on."""
         self._over: dict[bytes, None] = {}
         self._asks = 0
         self._forgetting: dict[int, QueueHandle] = {}
@@ -74,9 +79,19 @@ class RecoverableSender:
         self._queues.update(dict.fromkeys(route.targets))
         again = self.again.intersection(tags)
         self.again = self.again.difference(again)  # each is that once: the next delivery of the tag is another one
+        self._note(tags, again, route.targets)
         link, number = self.attachment.link, self._number
         self._number += len(tags)
         return Tagged(int(link.link), link.attach, number, list(tags), again)
+
+    def _note(self, tags: Collection[bytes], again: frozenset[bytes], targets: tuple[QueueHandle, ...]) -> None:
+        places = self._places
+        if not again and places.keys().isdisjoint(tags):
+            places.update(dict.fromkeys(tags, targets))
+            return
+        for tag in tags:  # one of an earlier attach may be elsewhere as well, and one that is not proven where it was
+            before = places.get(tag, ())
+            places[tag] = None if tag in again or before is None else tuple(dict.fromkeys((*before, *targets)))
 
     def number_of(self, tags: Collection[bytes]) -> bytes:
         """Of one delivery: an exchange chooses by it, so that it goes where it has been (`routing.choosing`)."""
@@ -94,12 +109,18 @@ class RecoverableSender:
         self._review()
         if not self._over:
             return
-        tags, self._over = list(self._over), {}
-        link = self.attachment.link
+        over, self._over = self._over, {}
+        told: dict[QueueHandle, list[bytes]] = {}
+        for tag in over:
+            places = self._places.pop(tag, None)
+            for queue in self._queues if places is None else places:
+                told.setdefault(queue, []).append(tag)
         for queue in tuple(self._queues):
             if queue.deleted:
                 del self._queues[queue]
-            else:
+        link = self.attachment.link
+        for queue, tags in told.items():
+            if not queue.deleted:
                 self._asks += 1
                 self._forgetting[self._asks] = queue
                 upto = value_of(link.attach, self._number) - 1

@@ -294,16 +294,20 @@ class SenderLink:
             raise LinkError(RESOURCE_LIMIT, "the deliveries of one attach are used up: attach again")
         if self.is_partial or self.again or self.kept:
             self._resumed(batch.tags, txn_id)
+        elif self.store is not None:
+            self.store.again = frozenset()  # none of these is in doubt, whatever became of one of the same tag
+        ticket: Unsettled | None
         if batch.settled:
-            self._publish(batch, self._settled_again(batch), txn_id)
+            ticket = self._settled_again(batch)
         else:
             self._hold(batch)
             ticket = self.session.outcomes.ticket(self, batch.first_id, batch.tags)
-            try:
-                self._publish(batch, ticket, txn_id)
-            except LinkError:
+        try:
+            self._publish(batch, ticket, txn_id)
+        except LinkError:
+            if ticket is not None:
                 self.session.outcomes.discard(ticket)
-                raise
+            raise
         self.review_credit()
 
     def _hold(self, batch: Transferred) -> None:

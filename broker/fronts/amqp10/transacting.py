@@ -45,6 +45,7 @@ from clusterbroker.broker.wire.amqp10.errors import (
     TIMEOUT,
     UNKNOWN_ID,
     LinkError,
+    SessionError,
 )
 from clusterbroker.broker.wire.amqp10.performatives import (
     Accepted,
@@ -67,6 +68,8 @@ TIMEOUT_MS: Final = 60_000
 FETCHED_MS: Final = 20_000
 """So long the bodies of what it rejects may take to be read."""
 COORDINATOR: Final = "coordinator of transactions"
+NUMBERS_MAX: Final = 65_536
+"""Numbered messages that come to a transaction which can only be rolled back: its queues have to hear of each."""
 CAPABILITIES: Final = ("amqp:local-transactions", "amqp:multi-txns-per-ssn")
 VALUE: Final = (0x77, "amqp:amqp-value:*")
 _STAGED: Final = {Accepted: "ack", Rejected: "reject", Released: "requeue"}
@@ -85,6 +88,8 @@ class Open:
     """Why it can only be rolled back."""
     numbers: Numbers = field(default_factory=dict)
     """Of messages that its queues do not get."""
+    lost: int = 0
+    """How many of these came behind its failure."""
 
 
 _NONE: Final[dict[bytes, Open]] = {}
@@ -126,7 +131,8 @@ class Transactions:
         return known
 
     def post(self, txn_id: bytes, route: Route[QueueHandle], message: Message, named: Named | None) -> None:
-        """A message to these queues, with the commit. Raises LinkError, and Refusal for what is too much."""
+        """A message to these queues, with the commit. Raises LinkError, and Refusal for what is too much; SessionError
+        for more than a transaction that has failed may bring."""
         known = self.find(txn_id)
         try:
             if known.failed is not None:
@@ -139,6 +145,10 @@ class Transactions:
             if known.failed is not None and named is not None:
                 for queue in route.targets:
                     known.numbers.setdefault(queue, []).append(named)
+                known.lost += 1
+                if known.lost > NUMBERS_MAX:
+                    text = f"more than {NUMBERS_MAX} numbered messages to a transaction that has failed"
+                    raise SessionError(RESOURCE_LIMIT, text)
 
     def retire(self, txn_id: bytes, entries: list[Any], outcome: Composite, settled: bool) -> None:
         """These deliveries have this outcome when the transaction is committed. Raises LinkError."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,6 +20,17 @@ def saved(store: FileStore) -> None:
     work = store.take()
     assert work is not None
     work()
+
+
+@contextmanager
+def files_of(size: int) -> Iterator[None]:
+    """No file grows beyond that."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_what_was_put_is_there_in_its_order(tmp_path: Path) -> None:
@@ -103,3 +117,44 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
         FileStore(tmp_path / "s")
     with pytest.raises(StoreError, match="cannot be opened"):
         FileStore(tmp_path / "none" / "s")
+
+
+def test_what_could_not_be_written_as_a_whole_is_written_when_there_is_room(tmp_path: Path) -> None:
+    store = FileStore(tmp_path / "s")
+    store.put(OUT, b"a", None, b"payload")
+    saved(store)
+    store.put(OUT, b"b", None, b"payload")
+    with files_of((tmp_path / "s").stat().st_size + 10), pytest.raises(StoreError, match="cannot be written"):
+        saved(store)
+    store.put(OUT, b"c", None, b"payload")
+    store.close()
+    again = FileStore(tmp_path / "s")
+    assert list(again.load(OUT) or {}) == [b"a", b"b", b"c"]
+    again.close()
+
+
+def test_a_file_that_could_not_be_written_anew_is_later(tmp_path: Path) -> None:
+    store = FileStore(tmp_path / "s")
+    for number in range(12):
+        store.put(OUT, b"%d" % number, None, bytes(100_000))
+        if number < 11:
+            store.forget(OUT, b"%d" % number)
+            saved(store)
+    with files_of(1000), pytest.raises(StoreError, match="cannot be written anew"):
+        saved(store)
+    store.put(OUT, b"late", None, b"")
+    saved(store)
+    store.close()
+    again = FileStore(tmp_path / "s")
+    assert list(again.load(OUT) or {}) == [b"11", b"late"]
+    again.close()
+
+
+def test_a_file_is_free_when_it_could_not_be_closed_as_a_whole(tmp_path: Path) -> None:
+    store = FileStore(tmp_path / "s")
+    store.put(OUT, b"a", None, b"payload")
+    with files_of(10), pytest.raises(StoreError, match="cannot be written"):
+        store.close()
+    again = FileStore(tmp_path / "s")
+    assert again.load(OUT) is None
+    again.close()

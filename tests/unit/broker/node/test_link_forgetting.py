@@ -30,12 +30,13 @@ class Settling:
     def handle(self) -> Any:
         return self.sender.site.node.vhosts["/"].queues["q"]
 
-    def publish(self, *tags: bytes) -> None:
-        route: Any = SimpleNamespace(targets=(self.handle,))
+    def publish(self, *tags: bytes, queue: str = "q") -> None:
+        handle = self.sender.site.node.vhosts["/"].queues[queue]
+        route: Any = SimpleNamespace(targets=(handle,))
         outcomes: list[Outcome] = []
         ticket = Ticket(1, 1, lambda done: outcomes.append(done.outcome))
         tagged = self.store.tagged(tags, route)
-        self.handle.publish_tagged(tagged, [message(tag) for tag in tags], ticket, self.sender.site.now_ms)
+        handle.publish_tagged(tagged, [message(tag) for tag in tags], ticket, self.sender.site.now_ms)
         ticket.pass_()
         self.cluster.turn()
         assert outcomes == [Outcome.ACCEPTED]
@@ -125,4 +126,56 @@ def test_a_queue_whose_owner_dies_meanwhile_answers_at_the_next_one(rounds: int)
     cluster.wait(4000, 500)
     assert owner_of(cluster, "q") in "bc"
     assert client.told == ["forgotten"]
+    assert names(cluster) == [b"2"]
+
+
+def test_a_queue_without_an_owner_is_asked_of_its_own_deliveries_alone() -> None:
+    """A link to an exchange goes on through its other queues, for as long as that may last."""
+    cluster = three()
+    owner = declared(cluster, "q", x_replicas=1)
+    client = Settling(cluster, away(cluster, "q")[0])
+    client.publish(b"1")
+    cluster.kill(owner, failed=False)
+    fail(cluster, owner)
+    assert cluster.queue("q").owner is None
+    cluster[client.sender.site.name].client().declare("p")
+    for tag in (b"2", b"3", b"4"):
+        client.publish(tag, queue="p")
+        client.settle(tag)
+        cluster.turn()
+    client.store.tagged([b"5"], SimpleNamespace(targets=()))  # type: ignore[arg-type]
+    client.settle(b"5")
+    assert client.told == ["forgotten"] * 4
+    assert len(client.handle._questions) == 0
+    client.settle(b"1")
+    assert len(client.handle._questions) == 1
+    cluster.restart(owner)
+    cluster.wait(4000)
+    assert client.told == ["forgotten"] * 5
+    assert names(cluster) == []
+
+
+def test_a_tag_that_is_used_again_before_it_is_proven_is_forgotten_wherever_it_was() -> None:
+    cluster = three()
+    declared(cluster, "q")
+    declared(cluster, "p")
+    client = Settling(cluster, "a")
+    client.publish(b"1", b"2")
+    client.publish(b"1", queue="p")  # in rcv-settle-mode first
+    assert names(cluster) == [b"1", b"2"]
+    client.settle(b"1")
+    cluster.turn()
+    assert names(cluster) == [b"2"]
+
+
+def test_one_of_an_earlier_attach_is_forgotten_by_all_queues() -> None:
+    cluster = three()
+    declared(cluster, "q")
+    declared(cluster, "p")
+    client = Settling(cluster, "a")
+    client.publish(b"1", b"2")
+    client.store.again = frozenset([b"1"])
+    client.publish(b"1", queue="p")  # its route is another one by now
+    client.settle(b"1")
+    cluster.turn()
     assert names(cluster) == [b"2"]

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from clusterbroker.broker.queues.link_holding import NOT_KEPT, HeldMessages
+from clusterbroker.broker.wire.amqp091 import methods as m
 from clusterbroker.cluster.ids import LOCAL_NODE, LogIndex
 from clusterbroker.cluster.wiring import commands as c
 from tests.unit.broker.fronts.amqp091.harness import World
@@ -16,9 +17,9 @@ from tests.unit.broker.node.link_clients import Client, Receiver, message
 class Alone:
     """A node as the clients see a cluster of it."""
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, *, auto_delete: bool = False, **options: Any) -> None:
         self.world = World(**options)
-        self.world.client().declare("q")
+        self.world.client().ask(m.QueueDeclare(queue="q", durable=True, auto_delete=auto_delete))
 
     def __getitem__(self, _: str) -> Alone:
         return self
@@ -93,6 +94,20 @@ def test_a_restart_and_a_crash_know_what_was_held(alone: Alone) -> None:
     resumed.leave()
     assert alone.world.command(c.ExpireLink(link=LogIndex(resumed.link.link), attach=2)).ok
     assert other.read() == [(b"2", True), (b"4", True)]
+
+
+def test_a_queue_that_its_last_link_has_held_over_a_restart_ends_with_it() -> None:
+    alone = Alone(auto_delete=True)
+    receiver = Receiver(alone, LOCAL_NODE)
+    receiver.consume()
+    alone.publish(b"1")
+    assert receiver.bodies() == [b"1"]
+    assert alone.world.journal is not None
+    alone.world.crash(kept=alone.world.journal.unsynced)
+    assert alone.queue.ring.links() == {receiver.link.link: 1}
+    assert alone.world.command(c.ExpireLink(link=LogIndex(receiver.link.link), attach=1)).ok
+    alone.turn()
+    assert "q" not in alone.node.vhosts["/"].queues
 
 
 def test_a_transient_queue_holds_nothing_for_links() -> None:

@@ -215,3 +215,20 @@ def test_what_an_attach_leaves_to_a_later_one_that_gets_nothing_is_nobodys(
     cluster.wait(500)
     assert receiver.handle.outstanding() == []
     assert leaves == "commit" or ring(cluster).links() == {receiver.link.link: 1}, "the link has it"
+
+
+def test_what_an_attach_leaves_to_one_that_is_not_answered_comes_when_the_link_begins_anew(cluster: Cluster) -> None:
+    here = others(cluster)[0]
+    receiver = holding(cluster, here, b"1")
+    cluster.unlink(here, owner(cluster).name)
+    ((_, _, seq),) = receiver.ledger.drain()
+    later = Receiver(cluster, here, resumes=True)
+    later.handle.held_by(later.link, later.leave_to_link)
+    receiver.handle.unsubscribe(receiver.subscription, receiver.site.now_ms)
+    receiver.handle.leave_to_link([seq], receiver.link)
+    fresh = Receiver(cluster, here)
+    fresh.consume()
+    cluster.relink()
+    cluster.wait(500)
+    assert fresh.bodies() == [b"1"]
+    assert fresh.handle.outstanding() == [(seq, seq)]

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from clusterbroker.broker.fronts.amqp10 import transacting
 from clusterbroker.broker.fronts.amqp10.resuming import RECOVERY
 from clusterbroker.broker.fronts.amqp10.transacting import TIMEOUT_MS
 from clusterbroker.broker.queues.local_queue import LocalQueue
@@ -14,6 +15,8 @@ from clusterbroker.broker.wire.amqp10.performatives import (
     Accepted,
     Attach,
     Disposition,
+    End,
+    Error,
     Rejected,
     Source,
     Target,
@@ -197,3 +200,20 @@ def test_what_a_failed_transaction_would_not_stage() -> None:
     assert isinstance(transaction.discharge(), Rejected)
     assert world.node.queues
     accepted_behind(producer, site)
+
+
+def test_a_transaction_that_has_failed_takes_so_many_numbers_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They would fill the memory: nothing else of such a message is kept."""
+    monkeypatch.setattr(transacting, "NUMBERS_MAX", 3)
+    _, site = place("alone")
+    producer = Producer(site)
+    transaction = producer.posted(1, "out")
+    (session,) = producer.peer.core.sessions.values()
+    (known,) = session.transactions.open.values()
+    known.failed = Error(condition="amqp:resource-limit-exceeded")
+    state = TransactionalState(txn_id=transaction.number)
+    for number in range(2, 5):
+        assert bodies(producer.send("out", number, state=state), End) == []
+    (ended,) = bodies(producer.send("out", 5, state=state), End)
+    assert ended.error.condition == "amqp:resource-limit-exceeded"
+    accepted_behind(Producer(site), site)
