@@ -28,8 +28,9 @@ from clusterbroker.cluster.wiring.view import ClusterView
 from clusterbroker.journal.record import Message
 
 UNROUTED_MS = 60_000
-IDLE_MS = 10_000
-"""What was routed before a change of the policy has arrived by then."""
+IDLE_MS = 30_000
+"""What was routed before a change of the policy has arrived by then, and a part of a transaction that the queue was
+asked about (`access.together.JUDGED_MS`)."""
 
 
 class KeyDelaysHost(Host, Protocol):
@@ -73,6 +74,14 @@ class KeyDelayQueue(DelayQueue):
 
     def takes(self, _messages: Sequence[Message], _now_ms: int, /) -> bool:
         return not self.limits.closed
+
+    @property
+    def is_ending(self) -> bool:
+        return self.limits.closed
+
+    def expects_part(self) -> None:
+        self._idle_ms = 0
+        self.ring.mark()
 
     # -- out ----------------------------------------------------------------------------------------------------
 

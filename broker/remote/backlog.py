@@ -279,13 +279,14 @@ class Backlog:
             entry.answer(self._queue)
         return before - self.size
 
-    def drop(self, outbox: Outbox | None) -> int:
-        """Forgets everything, for a deleted queue takes what it gets; returns how many bytes were here."""
+    def drop(self, outbox: Outbox | None, refused: bool) -> int:
+        """Forgets everything, for a deleted queue takes what it gets; returns how many bytes were here. `refused`: one
+        that has ended without that takes nothing."""
         self.detached(outbox)
         size, self.size = self.size, 0
         self._waiting_bytes = 0
         waiting, self._waiting = self._waiting, ()
         for entry in waiting:
-            entry.refused = False
+            entry.refused = refused
             entry.answer(self._queue)
         return size

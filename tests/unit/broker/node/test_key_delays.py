@@ -6,9 +6,13 @@ from typing import Any
 
 import pytest
 
+from clusterbroker.broker.access.together import JUDGED_MS
 from clusterbroker.broker.delay.key_delays import IDLE_MS, UNROUTED_MS, KeyDelayQueue
+from clusterbroker.broker.queues.handle import CommitPart
+from clusterbroker.broker.queues.ticket import FULL, Ticket
 from clusterbroker.broker.wire.amqp091 import methods as m
 from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.journal.record import Message
 from tests.unit.broker.fronts.amqp091.harness import Client, World, bodies
 
 ENTRY, DELIVERY = "celery_delayed_27", "celery_delayed_delivery"
@@ -312,3 +316,70 @@ def test_what_was_on_its_way_and_finds_no_queue_any_more_waits_anew(world: World
     client.consume("tasks", no_ack=True)
     world.wait(UNROUTED_MS + 1)
     assert bodies(client.hear()) == [b"x"]
+
+
+def test_what_was_staged_before_its_queue_ended_goes_the_way_of_now(world: World) -> None:
+    """The policy has gone between publish and commit, and with it the queue."""
+    client = world.client()
+    client.ask(m.TxSelect())
+    publish(client, 1, b"staged")
+    world.command(c.DeletePolicy(vhost="/", name="bits"))
+    world.wait(IDLE_MS + 1000)
+    assert QUEUE not in world.node.vhosts["/"].queues
+    assert client.ask(m.TxCommit()) == m.TxCommitOk()
+    assert world.queue("bound").ring.ready == 1
+
+
+def test_what_was_staged_and_has_no_exchange_any_more_is_refused(world: World) -> None:
+    client, other = world.client(), world.client()
+    client.ask(m.TxSelect())
+    publish(client, 1, b"staged")
+    other.ask(m.ExchangeDelete(0, ENTRY))
+    world.wait(IDLE_MS + 1000)
+    assert client.code(m.TxCommit()) == 541
+
+
+def part_of(*bodies: bytes) -> CommitPart:
+    part = CommitPart()
+    key = calculate_routing_key(100, "tasks").encode()
+    address = bytes([len(ENTRY), *ENTRY.encode(), len(key), *key])
+    part.publishes.append(([Message(address, b"\0\0" + body, 2) for body in bodies], None))
+    return part
+
+
+def test_a_queue_that_has_agreed_to_a_part_waits_for_it(world: World) -> None:
+    """A commit over several queues takes up to JUDGED_MS until its parts are handed out."""
+    world.command(c.DeletePolicy(vhost="/", name="bits"))
+    world.wait(IDLE_MS - 1)
+    answers: list[str] = []
+    waiting(world).judge(part_of(b"x"), world.now_ms, answers.append)
+    assert answers == [""]
+    world.wait(JUDGED_MS)
+    assert not waiting(world).rejects
+    tickets: list[Ticket] = []
+    ticket = Ticket(1, 1, tickets.append)
+    part = part_of(b"x")
+    part.judged = True
+    waiting(world).commit(part, ticket, world.now_ms)
+    assert not ticket.rejected
+    assert waiting(world).ring.ready == 1
+
+
+def test_a_part_that_comes_after_the_order_to_end_is_refused_whatever_was_agreed(world: World) -> None:
+    world.command(c.DeletePolicy(vhost="/", name="bits"))
+    world.wiring_waits = True
+    world.wait(IDLE_MS + 1)
+    answers: list[str] = []
+    queue = waiting(world)
+    queue.judge(part_of(b"x"), world.now_ms, answers.append)
+    assert answers == [FULL]
+    for ends in (False, True):
+        if ends:
+            world.wiring_waits = False
+            world.answer_proposals()
+            assert queue.deleted
+        ticket = Ticket(1, 1, lambda _: None)
+        part = part_of(b"x")
+        part.judged = True
+        queue.commit(part, ticket, world.now_ms)
+        assert ticket.rejected
