@@ -383,3 +383,29 @@ def test_a_part_that_comes_after_the_order_to_end_is_refused_whatever_was_agreed
         part.judged = True
         queue.commit(part, ticket, world.now_ms)
         assert ticket.rejected
+
+
+def test_what_waits_for_one_queue_goes_with_it(world: World) -> None:
+    """The other queue has it. Else it would wait for ever, and keep a new policy waiting."""
+    client = world.client()
+    client.ask(m.QueueDeclare(0, "full", durable=True, arguments={"x-max-length": 1, "x-overflow": "reject-publish"}))
+    client.ask(m.QueueBind(0, "full", DELIVERY, "#.tasks"))
+    client.publish("", "full", b"first")
+    client.consume("tasks", no_ack=True)
+    publish(client, 1, b"x")
+    world.wait(1001)
+    assert bodies(client.hear()) == [b"x"]
+    assert waiting(world).ring.ready == 1
+    client.ask(m.QueueDelete(0, "full"))
+    world.wait(UNROUTED_MS + 1000)
+    assert waiting(world).is_empty
+    assert client.hear() == []
+
+
+def test_no_publisher_says_which_queues_get_it(world: World) -> None:
+    client = world.client()
+    client.consume("tasks", no_ack=True)
+    publish(client, 1, b"x", x_delay_to=["elsewhere"], task="add")
+    world.wait(1001)
+    [came] = client.hear()
+    assert (came.body, came.properties.headers) == (b"x", {"task": "add"})

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from clusterbroker.broker.delay.key_delays import IDLE_MS
+from clusterbroker.broker.delay.key_delays import IDLE_MS, UNROUTED_MS
 from clusterbroker.broker.queues.handle import CommitPart
 from clusterbroker.broker.queues.ticket import FULL, Ticket
 from clusterbroker.broker.wire.amqp091 import methods as m
 from clusterbroker.cluster.wiring import commands as c
+from tests.unit.broker.fronts.amqp091.harness import bodies
 from tests.unit.broker.node.node_cluster import Cluster
-from tests.unit.broker.node.test_key_delays import BITS, ENTRY, QUEUE, calculate_routing_key, part_of, wire
+from tests.unit.broker.node.test_cluster_delays import beside
+from tests.unit.broker.node.test_key_delays import BITS, DELIVERY, ENTRY, QUEUE, calculate_routing_key, part_of, wire
 from tests.unit.broker.transactions.stager import Stager
 
 END = c.DeletePolicy(vhost="/", name="bits")
@@ -86,3 +88,28 @@ def test_a_part_over_several_queues_is_asked_about_and_not_taken_by_a_queue_that
     ticket.pass_()
     cluster.turn()
     assert [one.rejected for one in done] == [True]
+
+
+def test_what_one_queue_has_does_not_come_to_it_again_with_the_next_owner() -> None:
+    """The letter waits for the other queue alone, which is deleted while nobody owns the letter."""
+    cluster, owner, _ = begun("a", "b", "c", "d", "e")
+    slow = beside(cluster, QUEUE, "tasks")
+    local = cluster[slow].client()
+    local.declare("slow", x_queue_leader_locator="client-local", x_replicas=1)
+    local.ask(m.QueueBind(0, "slow", DELIVERY, "#.tasks"))
+    entity = cluster.queue("slow")
+    sender = next(cluster[name] for name in cluster.sites if name not in (owner, slow)).client()
+    sender.ask(m.ConfirmSelect())
+    sender.publish(ENTRY, calculate_routing_key(1, "tasks"), b"x")
+    cluster[slow].disk_waits = True
+    cluster.wait(4000)
+    assert ready(cluster, "tasks") == 1
+    cluster.kill(owner, failed=False)
+    cluster.order(c.DeleteQueue(vhost="/", name="slow", queue_id=entity.queue_id))
+    cluster.order(c.FailNode(node=owner, incarnation=cluster[owner].incarnation))  # type: ignore[arg-type]
+    cluster[slow].disk_waits = False
+    cluster.turn()
+    cluster.wait(UNROUTED_MS + 5000, step_ms=1000)
+    assert bodies(sender.consume("tasks")) == [b"x"]
+    assert str(cluster.queue(QUEUE).owner) != owner
+    assert ready(cluster, QUEUE) == 0
