@@ -8,9 +8,11 @@ import pytest
 
 from clusterbroker.broker.access.together import JUDGED_MS
 from clusterbroker.broker.delay.key_delays import IDLE_MS, UNROUTED_MS, KeyDelayQueue
+from clusterbroker.broker.node.renewals import keep_delays
 from clusterbroker.broker.queues.handle import CommitPart
 from clusterbroker.broker.queues.ticket import FULL, Ticket
 from clusterbroker.broker.wire.amqp091 import methods as m
+from clusterbroker.cluster.ids import Epoch
 from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.journal.record import Message
 from tests.unit.broker.fronts.amqp091.harness import Client, World, bodies
@@ -409,3 +411,22 @@ def test_no_publisher_says_which_queues_get_it(world: World) -> None:
     world.wait(1001)
     [came] = client.hear()
     assert (came.body, came.properties.headers) == (b"x", {"task": "add"})
+
+
+def test_a_node_that_is_behind_its_map_reads_keys_by_the_queue_that_it_has(world: World) -> None:
+    """The map has the next queue of the same name already, with bits of its own; this node's face is of the one before:
+    by its bits the key of the new policy would be no delay at all."""
+    queue = waiting(world)
+    wiring = world.wiring.map
+    for command in (
+        c.PutPolicy(vhost="/", name="bits", pattern=f"^{ENTRY}$", apply_to="exchanges",
+                    definition={"delay-bits": 3, "delay-exchange": DELIVERY}),
+        c.EndDelays(queue_id=queue.entity.queue_id, epoch=Epoch(queue.entity.epoch)),
+        c.KeepDelays(vhost="/", exchange=ENTRY),
+    ):  # fmt: skip
+        applied = wiring.apply(type(wiring.applied)(wiring.applied + 1), command)
+        assert applied.ok, applied.error
+    vhost = world.node.vhosts["/"]
+    keep_delays(world.node, vhost, ENTRY)
+    route = vhost.router.route(ENTRY, "0.1.1.tasks", dict)
+    assert [target.name for target in route.targets] == ["bound"]
