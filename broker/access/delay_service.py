@@ -18,7 +18,6 @@ from clusterbroker.broker.routing.delays import KEY_BYTES_MAX
 from clusterbroker.broker.stats import inspection
 from clusterbroker.broker.stats.inspection import Result, Told
 from clusterbroker.cluster.wiring.delays import delay_queue
-from clusterbroker.cluster.wiring.exchange_rules import DELAYED
 
 if TYPE_CHECKING:
     from clusterbroker.broker.access.authorization import Authorization
@@ -38,7 +37,7 @@ def waiting_in(access: Authorization, exchange: str, *, cancels: bool = False, b
         access.check("write", "exchange", exchange)
     known = access.node.map.exchange(vhost, exchange)
     queue = access.vhost.queues.get(delay_queue(exchange))
-    if known is None or known.type != DELAYED or queue is None:
+    if known is None or queue is None or queue.entity.delays != exchange:
         raise not_found(f"no delayed exchange '{exchange}' in vhost '{vhost}'")
     topics = access.vhost.router.exchange_type(exchange) == "topic"
     if by_key and topics and access.rights.topic_limited(vhost, exchange):

@@ -26,11 +26,13 @@ from clusterbroker.broker.access.errors import access_refused, not_found, precon
 from clusterbroker.broker.access.pool_requests import answerable, enters_pool
 from clusterbroker.broker.access.services import REPLY_TO
 from clusterbroker.broker.access.virtual_exchanges import VIRTUAL_EXCHANGES
+from clusterbroker.broker.content.properties import properties_of
 from clusterbroker.broker.node.backpressure import Backpressure
 from clusterbroker.broker.node.counts import ChannelCounts, ExchangeCounts
 from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.queues.link_deliveries import Tagged
 from clusterbroker.broker.queues.ticket import Ticket
+from clusterbroker.broker.routing.choosing import numbered
 from clusterbroker.broker.routing.labour import DELIVERIES_AT_ONCE as DELIVERIES_AT_ONCE
 from clusterbroker.broker.routing.labour import DELIVERY_STEPS as DELIVERY_STEPS
 from clusterbroker.broker.routing.labour import TooCostly
@@ -153,10 +155,28 @@ class Publisher:
     def route(self, exchange: str, key: str, *asked: Any) -> Route[QueueHandle]:
         """As `Router.route`, without queues that want nothing of this container, and to none from somebody whose answer
         may not be heard. Refuses one that costs too much."""
-        vhost = self._access.vhost
         if self._unheard(exchange, key):
             return Route()
-        route = affordable(vhost.router.route, exchange, key, *asked)
+        return self._wanted(affordable(self._access.vhost.router.route, exchange, key, *asked))
+
+    def anew(self, route: Route[QueueHandle], message: Message, named: Named | None) -> Route[QueueHandle]:
+        """The way of what was staged: another one now if a queue has ended that nobody has deleted, unless there is no
+        way to be found; then that queue refuses it."""
+        if not any(queue.deleted and queue.entity.ends_unasked for queue in route.targets):
+            return route
+        properties = properties_of(message)
+        exchange, key = (part.decode("utf-8", "surrogateescape") for part in (message.exchange, message.routing_key))
+        try:
+            found = self._access.vhost.router.route(
+                exchange, key, lambda: properties.headers, (), lambda name: getattr(properties, name, None),
+                numbered(*(named or (b"", message.time_ms))),
+            )  # fmt: skip
+        except TooCostly:
+            return route
+        return self._wanted(found) if found.found_exchange else route
+
+    def _wanted(self, route: Route[QueueHandle]) -> Route[QueueHandle]:
+        vhost = self._access.vhost
         if not self.container or not vhost.no_local:
             return route
         wanted = {name for name in route.queues if vhost.no_local.get(name) != self.container}

@@ -138,7 +138,8 @@ class Transaction:
         """What each queue gets of it. What has no queue to go to is returned."""
         parts: dict[QueueHandle, CommitPart] = {}
         for route, messages, mandatory, named in self.publishes:
-            way = publisher.replied(messages[0]) if is_reply(messages[0]) else way_of(route, mandatory)
+            now = publisher.anew(route, messages[0], named)
+            way = publisher.replied(messages[0]) if is_reply(messages[0]) else way_of(now, mandatory)
             departed = publisher.depart(way, messages, mandatory, None)
             for queue in way.targets:
                 parts.setdefault(queue, CommitPart()).publishes.append((departed, named))

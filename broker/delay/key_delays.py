@@ -2,7 +2,8 @@
 wait for as long as their routing keys say, whatever their headers say.
 
 What is due goes to the exchange that the queue names (`node.due_messages`). As of a queue of the levels that it stands
-for, a due message that finds no queue stays, and is tried again each UNROUTED_MS.
+for, a due message that finds no queue stays, and is tried again each UNROUTED_MS. What waits anew for one of
+its queues, as others have it, goes when that one is gone.
 
 When the policy does not want the queue any more, nothing new comes: routers leave it out. When nothing has waited for
 IDLE_MS its owner closes it and orders its end, in one step. A member that is so late with the log that it still
@@ -12,13 +13,18 @@ publishes here is refused meanwhile: what was confirmed is never in a queue that
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
-from clusterbroker.broker.content.delays import key_delay_s, waiting
+from msgspec.structs import replace
+
+from clusterbroker.broker.content.delays import kept_header, key_delay_s, waiting
+from clusterbroker.broker.content.message import with_properties
+from clusterbroker.broker.content.properties import properties_of, routing_headers
 from clusterbroker.broker.delay.delay_queue import DelayQueue
 from clusterbroker.broker.delay.due_letters import Letter
 from clusterbroker.broker.queues.local_queue import Host
 from clusterbroker.broker.queues.ring import Ring
+from clusterbroker.broker.routing.delays import TARGETS
 from clusterbroker.cluster.errors import Unavailable
 from clusterbroker.cluster.wiring.commands import AnyCommand, EndDelays
 from clusterbroker.cluster.wiring.entities import Queue as QueueEntity
@@ -28,8 +34,9 @@ from clusterbroker.cluster.wiring.view import ClusterView
 from clusterbroker.journal.record import Message
 
 UNROUTED_MS = 60_000
-IDLE_MS = 10_000
-"""What was routed before a change of the policy has arrived by then."""
+IDLE_MS = 30_000
+"""What was routed before a change of the policy has arrived by then, and a part of a transaction that the queue was
+asked about (`access.together.JUDGED_MS`)."""
 
 
 class KeyDelaysHost(Host, Protocol):
@@ -64,6 +71,9 @@ class KeyDelayQueue(DelayQueue):
     def _time_and_key(self, message: Message, now_ms: int) -> tuple[int, str]:
         return (message.time_ms or now_ms) + 1000 * key_delay_s(message, self.entity.key_bits), ""
 
+    def _append(self, messages: Sequence[Message], now_ms: int) -> None:
+        super()._append([_for_all(message) for message in messages], now_ms)
+
     def _key(self, _: Message, /) -> str:
         return ""
 
@@ -74,14 +84,27 @@ class KeyDelayQueue(DelayQueue):
     def takes(self, _messages: Sequence[Message], _now_ms: int, /) -> bool:
         return not self.limits.closed
 
+    @property
+    def is_ending(self) -> bool:
+        return self.limits.closed
+
+    def expects_part(self) -> None:
+        self._idle_ms = 0
+        self.ring.mark()
+
     # -- out ----------------------------------------------------------------------------------------------------
 
-    def _nowhere(self, seq: int, _message: Message, now_ms: int, /) -> None:
+    def _nowhere(self, seq: int, message: Message, now_ms: int, /) -> None:
+        if own_targets(message) is not None:
+            self.ring.settle(seq)
+            return
         self.ring.put_back(seq)
         self._index.add(now_ms + UNROUTED_MS, seq)
 
     def _letter_nowhere(self, letter: Letter) -> None:
         (message,) = letter.messages  # it was about to be published
+        if letter.narrowed or own_targets(message) is not None:
+            return
         again_ms, seq = self.host.now_ms + UNROUTED_MS, self.ring.next_seq
         self.ring.append((waiting(message, self.host.now_ms, again_ms),))
         self._index.add(again_ms, seq)
@@ -125,3 +148,20 @@ class KeyDelayQueue(DelayQueue):
             self.ring.mark()
 
         self.node.propose(command, done)
+
+
+def own_targets(message: Message) -> list[Any] | None:
+    """The queues for which alone a message waits anew, for others have it; None: it is for all."""
+    if kept_header(message) is not None:
+        return None
+    left = routing_headers(message).get(TARGETS)
+    return left if isinstance(left, list) else None
+
+
+def _for_all(message: Message) -> Message:
+    """A message that comes: no publisher says who gets it."""
+    if own_targets(message) is None:
+        return message
+    properties = properties_of(message)
+    headers = {name: value for name, value in (properties.headers or {}).items() if name != TARGETS}
+    return with_properties(message, replace(properties, headers=headers or None))

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from clusterbroker.broker.content.delays import alike, fired, fired_header, kept_header, key_delay_s
 from clusterbroker.broker.content.message import republished, with_flags
 from clusterbroker.broker.content.properties import properties_of
+from clusterbroker.broker.delay.key_delays import own_targets
 from clusterbroker.broker.queues.effort import LOOKED_BYTES
 from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.queues.local_queue import LocalQueue
@@ -111,10 +112,12 @@ class DueMessages:
         targets: Sequence[QueueHandle] = route.targets
         if queue.name in route.queues:
             targets = [one for one in targets if one.name != queue.name]
-        if kept_header(message) is None and isinstance(left := (known().headers or {}).get(TARGETS), list):
-            targets = [one for one in targets if one.name in left]
-        self._node.effort.looked(message.header_length)
-        return targets
+        if kept_header(message) is not None:
+            self._node.effort.looked(message.header_length)
+            return targets
+        self._node.effort.decoded(message.header_length)
+        left = own_targets(message)
+        return targets if left is None else [one for one in targets if one.name in left]
 
     @staticmethod
     def _route(

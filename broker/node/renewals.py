@@ -31,7 +31,10 @@ def keep_delays(node: NodeCore, vhost: VirtualHost, name: str) -> None:
     queue looks whether it is still wanted."""
     entity = node.map.queue(vhost.name, delay_queue(name))
     queue = None if entity is None or not entity.key_bits else vhost.queues.get(entity.name)
-    bits = entity.key_bits if entity is not None and queue is not None and node.map.wants_delays(entity) else 0
+    bits = 0
+    if entity is not None and queue is not None and node.map.wants_delays(entity):
+        # the map may be ahead of this node: as long as the queue before is here, that reads keys by bits of its own
+        bits = entity.key_bits if queue.entity.queue_id == entity.queue_id else 0
     if vhost.router.exchange_type(name) is not None:
         vhost.router.set_key_bits(name, bits, "" if entity is None else entity.name)
     if entity is not None and (owned := node.queues.get(entity.queue_id)) is not None:

@@ -235,18 +235,31 @@ class LocalQueue(QueueHandle):
 
     is_elsewhere = False
 
+    @property
+    def is_ending(self) -> bool:
+        """It takes nothing any more, not even a part that it was asked about."""
+        return False
+
+    def expects_part(self) -> None:
+        """It was asked about a part, and has said yes: the part may come within JUDGED_MS (`access.together`)."""
+
     def judge(self, part: CommitPart, now_ms: int, then: Callable[[str], None]) -> None:
         if self.deleted:
             then("")
         elif self._not_held(part):
             then(NOT_HELD)
+        elif self.takes([message for message, _ in self.new_rows(part)], now_ms):
+            self.expects_part()
+            then("")
         else:
-            then("" if self.takes([message for message, _ in self.new_rows(part)], now_ms) else FULL)
+            then(FULL)
 
     def commit(self, part: CommitPart, ticket: Ticket, now_ms: int) -> None:
         """All that happens here stands in the node's next group, which the node's barrier waits for. What is refused is
         refused whole."""
         if self.deleted:
+            if self.entity.ends_unasked:
+                ticket.reject(self.name)
             return
         if part.moved is not None:
             self._take_rows(part, part.moved, ticket, now_ms)
@@ -258,7 +271,7 @@ class LocalQueue(QueueHandle):
                 self._return(part)
                 return
         new = self.new_rows(part)
-        if part.judged or self.takes([message for message, _ in new], now_ms):
+        if (part.judged and not self.is_ending) or self.takes([message for message, _ in new], now_ms):
             self._carry_out(part, ticket, now_ms)
             if self.log.unfinished:  # of what was settled or returned just now, or before
                 ticket.hold()

@@ -234,6 +234,8 @@ class Asking:
             refused = NOT_HELD
         elif count and queue.rejects and not queue.has_room_for(count, bodies, now_ms):
             refused = FULL
+        else:
+            queue.expects_part()
         self._say(attachment, Answer(queue.entity.queue_id, attachment.gen, ask.request, refused=refused))
 
     def _tell_tags(self, attachment: Attachment, ask: Ask) -> None:

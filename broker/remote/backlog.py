@@ -301,13 +301,14 @@ class Backlog:
             outbox.in_flight_bytes -= whole - entry.size
         return before - self.size
 
-    def drop(self, outbox: Outbox | None) -> int:
-        """Forgets everything, for a deleted queue takes what it gets; returns how many bytes were here."""
+    def drop(self, outbox: Outbox | None, refused: bool) -> int:
+        """Forgets everything, for a deleted queue takes what it gets; returns how many bytes were here. `refused`: one
+        that has ended without that takes nothing."""
         self.detached(outbox)
         size, self.size = self.size, 0
         self._waiting_bytes = 0
         waiting, self._waiting = self._waiting, ()
         for entry in waiting:
-            entry.refused = ()
+            entry.refused = ((entry.first, entry.last),) if refused else ()
             entry.answer(self._queue)
         return size

@@ -214,7 +214,7 @@ class Ingest:
         # hundreds of thousands may come at once: they are looked at one by one only if somebody asks for that
         each = self._came(records) if named else []
         known = {name for name in named.values() if queue.log.producers.knows(*name)}
-        if commit.judged:
+        if commit.judged and not queue.is_ending:
             fits = True
         elif known:
             fits = queue.takes(

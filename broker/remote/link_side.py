@@ -128,6 +128,16 @@ class LinkSide:
     def rejects(self) -> bool:
         """See `RemoteQueue.rejects`."""
 
+    def _refuse_late(self, ticket: Ticket | None) -> None:
+        """The queue is deleted: it takes what it gets, unless nobody has deleted it."""
+        if ticket is not None and self.entity.ends_unasked:
+            ticket.reject(self.entity.name)
+
+    @property
+    def _may_refuse(self) -> bool:
+        """Whether its owner may have no room for messages, or end the queue."""
+        return self.rejects or self.entity.ends_unasked
+
     @abstractmethod
     def gather(self) -> None:
         """What was settled since the last call becomes settlements."""
@@ -162,7 +172,7 @@ class LinkSide:
     is_elsewhere = True
 
     def judge(self, part: CommitPart, _now_ms: int, then: Callable[[str], None]) -> None:
-        if self.deleted or not (part.decides or (part.publishes and self.rejects)):
+        if self.deleted or not (part.decides or (part.publishes and self._may_refuse)):
             then("")
             return
         bodies = [len(message.body) for messages, _ in part.publishes for message in messages]

@@ -30,7 +30,7 @@ from clusterbroker.broker.queues.ring import Ring
 from clusterbroker.broker.queues.subscription import LocalConsumer, tell_ended
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.queues.watch import Watch
-from clusterbroker.broker.remote.backlog import Backlog, Committing, Named
+from clusterbroker.broker.remote.backlog import Backlog, Committing, Named, Numbered
 from clusterbroker.broker.remote.consumer_link import Line, no_place_for, seq_of, split
 from clusterbroker.broker.remote.host import ProxyHost
 from clusterbroker.broker.remote.link_side import NO_LINKS, NONE_GONE, KnowsLinks, LinksHere, LinkSide
@@ -172,19 +172,19 @@ class RemoteQueue(LinkSide):
 
     def take(
         self, messages: Sequence[Message], ticket: Ticket | None, tagged: Tagged | None = None,
-        commit: Committing | None = None,
+        commit: Committing | None = None, named: Numbered | None = None,
     ) -> None:  # fmt: skip
-        if messages and not self.deleted:
-            self.node.took(self, self._backlog.publish(self._shown(messages), ticket, commit=commit, tagged=tagged))
-            if commit is not None or not (self.attached and self._backlog.holds_back):
+        if self.deleted:
+            self._refuse_late(ticket)
+        elif messages:
+            self.node.took(self, self._backlog.publish(self._shown(messages), ticket, named, commit, tagged))
+            if commit is not None or named is not None or not (self.attached and self._backlog.holds_back):
                 self.ring.mark()
 
     def publish_numbered(
         self, producer: bytes, numbers: Sequence[int], messages: Sequence[Message], ticket: Ticket | None, now_ms: int
     ) -> None:
-        if not self.deleted:
-            self.node.took(self, self._backlog.publish(self._shown(messages), ticket, (producer, numbers)))
-            self.ring.mark()
+        self.take(messages, ticket, named=(producer, numbers))
 
     def accept_dead_letter(self, message: Message) -> None:
         self.publish((message,), None, 0)
@@ -271,8 +271,8 @@ class RemoteQueue(LinkSide):
 
     def commit(self, part: CommitPart, ticket: Ticket, now_ms: int) -> None:
         if self.deleted:
-            return
-        if part.publishes:
+            self._refuse_late(ticket)
+        elif part.publishes:
             self._commit(part, ticket)
         else:  # settlements alone are told, and told again, in one frame
             self._settle_part(part, ticket)
@@ -591,7 +591,7 @@ class RemoteQueue(LinkSide):
             self.node.relieved(line)
             line.subscription.credit.active = False
         tell_ended(self.node.host, tuple(lines.values()))
-        self.node.gave(self, self._backlog.drop(self.outbox))
+        self.node.gave(self, self._backlog.drop(self.outbox, self.entity.ends_unasked))
         self.gather()
         self.ring.forget(self._settlements.drop())
         for question in self._questions.drop():

@@ -11,7 +11,8 @@ no rows; parts of one segment reach a queue in ascending order of seqs, one afte
 the one before is answered; and a part is taken as a whole, so what a queue knows of a segment is always a beginning.
 
 *A target that refuses* (overflow reject-publish) gets the same rows again: half as many until there is room for them,
-and a single one after 1 s, 2 s, 4 s ... 60 s. The rest of the segment waits. One that was deleted is none any more.
+and a single one after 1 s, 2 s, 4 s ... 60 s. The rest of the segment waits. One that was deleted is none any more; if
+it has ended by itself its rows are routed anew.
 A row without a route goes to the target's alternate exchange, as any publish; without that it is counted, and gone.
 While everybody waits for room nothing is kept in memory: the group is looked at again.
 
@@ -122,8 +123,13 @@ class Part:
             self.tries += 1
 
     @property
+    def is_astray(self) -> bool:
+        """Its target has ended, and nobody has deleted it: the rows go another way."""
+        return self.target.deleted and self.target.entity.ends_unasked
+
+    @property
     def is_over(self) -> bool:
-        return self.at == len(self.messages) or self.target.deleted
+        return self.at == len(self.messages) or (self.target.deleted and not self.is_astray)
 
 
 class Enough(Exception):
@@ -290,13 +296,13 @@ class Mover:
     def _give(self, now_ms: int) -> bool:
         """Gives targets what they are due; whether all have everything."""
         for part in self._parts:
-            while not (part.is_over or part.waits or part.again_ms > now_ms):
+            while not (part.is_over or part.is_astray or part.waits or part.again_ms > now_ms):
                 self._give_part(part)
         if any(part.waits for part in self._parts):
             return False
         full = [part for part in self._parts if not part.is_over]
         if full:
-            self._again_ms = min(part.again_ms for part in full)
+            self._again_ms = min(now_ms + 1 if part.is_astray else part.again_ms for part in full)
             self.host.wake(self.queue, self._again_ms)
             self._let_go()
         return not full
@@ -316,7 +322,8 @@ class Mover:
         count = len(some.moved.seqs)
 
         def answered(ticket: Ticket) -> None:
-            part.answered(count, ticket.rejected and not part.target.deleted, self.host.now_ms)
+            refused = ticket.rejected and (part.is_astray or not part.target.deleted)
+            part.answered(count, refused, self.host.now_ms)
             if not self.ended:
                 self.queue.ring.mark()
 

@@ -130,6 +130,12 @@ class Queue(msgspec.Struct, frozen=True, array_like=True):
         return str(self.arguments[DEAD_LETTERS]) if self.key_bits else ""
 
     @property
+    def ends_unasked(self) -> bool:
+        """It ends by itself when nothing waits in it (`delay_bits`). Nobody has deleted it then: what comes too late is
+        refused, or goes another way, and is not taken for gone with its queue."""
+        return self.key_bits > 0
+
+    @property
     def recalls(self) -> str:
         """The exchange whose recent messages it keeps (`x-recent-history`); empty: none."""
         return str(self.arguments.get(RECALLS, "")) if self.name.startswith(HISTORY_PREFIX) else ""

@@ -221,8 +221,9 @@ class Topology:
 
     def lacks_delays(self, exchange: Exchange) -> bool:
         """Whether its policy wants a queue for the delays in its keys, and there is none of that name."""
-        settings = self.policies.exchange_settings(exchange)
-        return delay_bits.delays_by_keys(exchange, settings) and delays.delay_queue(exchange.name) not in self.queues
+        if exchange.type != delay_bits.KIND or delays.delay_queue(exchange.name) in self.queues:
+            return False  # without a look at all policies
+        return delay_bits.delays_by_keys(exchange, self.policies.exchange_settings(exchange))
 
     def wants_delays(self, queue: Queue) -> bool:
         """Whether messages with delays in their keys shall wait in this queue."""

@@ -11,12 +11,15 @@ import pytest
 from clusterbroker.broker.wire.amqp10.performatives import Accepted
 
 from ..amqp10.conftest import connect10  # noqa: F401
+from ..amqp10.management import Pair
 from ..channel import Channel
+from ..conftest import Connect
 from ..marks import rule
 from ..target import Target
 from ..wire import eventually
 from .conftest import Name
 from .test_amqp10 import annotated
+from .test_delay_words import Asker
 
 BITS = 28
 EARLY_S = 0.1
@@ -147,6 +150,21 @@ def test_a_message_of_amqp_1_0_waits_by_its_key_too(
     assert (got.exchange, got.routing_key) == (by_policy.delivery, key_of(1))
     assert got.headers["x-delay"] == 3_600_000, "that is no delay of this exchange"
     eventually(lambda: waiting(target, by_policy) == 1)
+
+
+@rule("91")
+def test_clients_ask_for_what_waits_as_of_a_delayed_exchange(
+    channel: Channel, connect: Connect, by_policy: Levels, connect10: Any  # noqa: F811
+) -> None:  # fmt: skip
+    channel.confirm_select()
+    by_policy.publish(2**BITS - 1, b"x")
+    assert channel.confirms(1) == ["ack"]
+    asker = Asker(connect().channel())
+    assert asker.ask("count", exchange=by_policy.entry) == {"outcome": "counted", "messages": 1}
+    assert asker.ask("stored", exchange=by_policy.entry, key="k")["messages"] == 0, "no header says under which key"
+    assert asker.ask("count", exchange=by_policy.delivery)["code"] == 404
+    asked = Pair(connect10().session()).ask("GET", f"/exchanges/{by_policy.entry}/delayed")
+    assert asked == (200, {"message_count": 1})
 
 
 @rule("91")

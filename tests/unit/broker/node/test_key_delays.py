@@ -6,9 +6,15 @@ from typing import Any
 
 import pytest
 
+from clusterbroker.broker.access.together import JUDGED_MS
 from clusterbroker.broker.delay.key_delays import IDLE_MS, UNROUTED_MS, KeyDelayQueue
+from clusterbroker.broker.node.renewals import keep_delays
+from clusterbroker.broker.queues.handle import CommitPart
+from clusterbroker.broker.queues.ticket import FULL, Ticket
 from clusterbroker.broker.wire.amqp091 import methods as m
+from clusterbroker.cluster.ids import Epoch
 from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.journal.record import Message
 from tests.unit.broker.fronts.amqp091.harness import Client, World, bodies
 
 ENTRY, DELIVERY = "celery_delayed_27", "celery_delayed_delivery"
@@ -312,3 +318,115 @@ def test_what_was_on_its_way_and_finds_no_queue_any_more_waits_anew(world: World
     client.consume("tasks", no_ack=True)
     world.wait(UNROUTED_MS + 1)
     assert bodies(client.hear()) == [b"x"]
+
+
+def test_what_was_staged_before_its_queue_ended_goes_the_way_of_now(world: World) -> None:
+    """The policy has gone between publish and commit, and with it the queue."""
+    client = world.client()
+    client.ask(m.TxSelect())
+    publish(client, 1, b"staged")
+    world.command(c.DeletePolicy(vhost="/", name="bits"))
+    world.wait(IDLE_MS + 1000)
+    assert QUEUE not in world.node.vhosts["/"].queues
+    assert client.ask(m.TxCommit()) == m.TxCommitOk()
+    assert world.queue("bound").ring.ready == 1
+
+
+def test_what_was_staged_and_has_no_exchange_any_more_is_refused(world: World) -> None:
+    client, other = world.client(), world.client()
+    client.ask(m.TxSelect())
+    publish(client, 1, b"staged")
+    other.ask(m.ExchangeDelete(0, ENTRY))
+    world.wait(IDLE_MS + 1000)
+    assert client.code(m.TxCommit()) == 541
+
+
+def part_of(*bodies: bytes) -> CommitPart:
+    part = CommitPart()
+    key = calculate_routing_key(100, "tasks").encode()
+    address = bytes([len(ENTRY), *ENTRY.encode(), len(key), *key])
+    part.publishes.append(([Message(address, b"\0\0" + body, 2) for body in bodies], None))
+    return part
+
+
+def test_a_queue_that_has_agreed_to_a_part_waits_for_it(world: World) -> None:
+    """A commit over several queues takes up to JUDGED_MS until its parts are handed out."""
+    world.command(c.DeletePolicy(vhost="/", name="bits"))
+    world.wait(IDLE_MS - 1)
+    answers: list[str] = []
+    waiting(world).judge(part_of(b"x"), world.now_ms, answers.append)
+    assert answers == [""]
+    world.wait(JUDGED_MS)
+    assert not waiting(world).rejects
+    tickets: list[Ticket] = []
+    ticket = Ticket(1, 1, tickets.append)
+    part = part_of(b"x")
+    part.judged = True
+    waiting(world).commit(part, ticket, world.now_ms)
+    assert not ticket.rejected
+    assert waiting(world).ring.ready == 1
+
+
+def test_a_part_that_comes_after_the_order_to_end_is_refused_whatever_was_agreed(world: World) -> None:
+    world.command(c.DeletePolicy(vhost="/", name="bits"))
+    world.wiring_waits = True
+    world.wait(IDLE_MS + 1)
+    answers: list[str] = []
+    queue = waiting(world)
+    queue.judge(part_of(b"x"), world.now_ms, answers.append)
+    assert answers == [FULL]
+    for ends in (False, True):
+        if ends:
+            world.wiring_waits = False
+            world.answer_proposals()
+            assert queue.deleted
+        ticket = Ticket(1, 1, lambda _: None)
+        part = part_of(b"x")
+        part.judged = True
+        queue.commit(part, ticket, world.now_ms)
+        assert ticket.rejected
+
+
+def test_what_waits_for_one_queue_goes_with_it(world: World) -> None:
+    """The other queue has it. Else it would wait for ever, and keep a new policy waiting."""
+    client = world.client()
+    client.ask(m.QueueDeclare(0, "full", durable=True, arguments={"x-max-length": 1, "x-overflow": "reject-publish"}))
+    client.ask(m.QueueBind(0, "full", DELIVERY, "#.tasks"))
+    client.publish("", "full", b"first")
+    client.consume("tasks", no_ack=True)
+    publish(client, 1, b"x")
+    world.wait(1001)
+    assert bodies(client.hear()) == [b"x"]
+    assert waiting(world).ring.ready == 1
+    client.ask(m.QueueDelete(0, "full"))
+    world.wait(UNROUTED_MS + 1000)
+    assert waiting(world).is_empty
+    assert client.hear() == []
+
+
+def test_no_publisher_says_which_queues_get_it(world: World) -> None:
+    client = world.client()
+    client.consume("tasks", no_ack=True)
+    publish(client, 1, b"x", x_delay_to=["elsewhere"], task="add")
+    world.wait(1001)
+    [came] = client.hear()
+    assert (came.body, came.properties.headers) == (b"x", {"task": "add"})
+
+
+def test_a_node_that_is_behind_its_map_reads_keys_by_the_queue_that_it_has(world: World) -> None:
+    """The map has the next queue of the same name already, with bits of its own; this node's face is of the one before:
+    by its bits the key of the new policy would be no delay at all."""
+    queue = waiting(world)
+    wiring = world.wiring.map
+    for command in (
+        c.PutPolicy(vhost="/", name="bits", pattern=f"^{ENTRY}$", apply_to="exchanges",
+                    definition={"delay-bits": 3, "delay-exchange": DELIVERY}),
+        c.EndDelays(queue_id=queue.entity.queue_id, epoch=Epoch(queue.entity.epoch)),
+        c.KeepDelays(vhost="/", exchange=ENTRY),
+    ):  # fmt: skip
+        applied = wiring.apply(type(wiring.applied)(wiring.applied + 1), command)
+        assert applied.ok, applied.error
+    vhost = world.node.vhosts["/"]
+    keep_delays(world.node, vhost, ENTRY)
+    route = vhost.router.route(ENTRY, "0.1.1.tasks", dict)
+    assert [target.name for target in route.targets] == ["bound"]
