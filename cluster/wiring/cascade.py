@@ -60,8 +60,10 @@ class Cascades:
         for topology, order in self._ending(ending):
             some = _piece(order)
             if len(some) < len(order):
-                circles = isinstance(ending, c.DeleteExchange) and self._levels.level >= CIRCLES
-                topology.end_some(some, changes, ending.name if circles else "")
+                spared = ""
+                if isinstance(ending, c.DeleteExchange) and self._levels.level >= CIRCLES:
+                    spared = ending.name
+                topology.end_some(some, changes, spared)
                 return True
         return False
 
