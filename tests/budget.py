@@ -1,7 +1,7 @@
 """How much is tried: all, what a commit is given 20 minutes for, or a fifth where the answer is awaited.
 
-TESTS_TIER=commit   `scripts/test` and CI: a sixth of what is marked `matrix`, the smoke of Spark and of the browser
-                    unless their code changed, and 60 s of campaigns
+TESTS_TIER=commit   `scripts/test` and CI: a sixth of what is marked `matrix`, unless their code changed the smoke of
+                    Spark and of the browser and a sixth of the families, and 60 s of campaigns
 TESTS_TIER=all      `scripts/test --all`: everything, and 30 minutes of campaigns
 TESTS_TIER=brief    `scripts/check`: a fifth of the examples, and of the matrix that sixth, but all of it in files that
                     replica a change; campaigns and starts of nodes are left out by their marks
@@ -37,8 +37,38 @@ CAMPAIGNS_S: Final = {
 CODE_OF: Final = {
     "spark": ("pipeline/", "pyspark_clusterbroker.py", "tests/spark/", "examples/spark"),
     "browser": ("web/", "tests/browser/", "broker/http/web_page.py"),
+    "amqp10": ("broker/fronts/amqp10/", "broker/wire/amqp10/", "tests/interop/"),
+    "bridges": ("broker/bridges/", "tests/faults/test_migration.py", "tests/faults/test_bridge"),
+    "streams": ("broker/streams/", "tests/faults/test_streams.py"),
+    "pools": (
+        "broker/pools/",
+        "broker/foreman/",
+        "cluster/wiring/pool",
+        "tests/faults/test_pool",
+        "tests/conformance/pools/",
+    ),
 }
-"""What the tests in such a folder are about: all of them are run when it changed, else their smoke."""
+"""What the tests in such a folder, or of such a family, are about: all of them are run when it changed; else the smoke
+of the folder, and of the family what has its turn."""
+FAMILIES: Final = {
+    "tests/interop/test_amqp10_clients.py": "amqp10",
+    "tests/interop/test_amqp10_rabbitmq.py": "amqp10",
+    "tests/faults/test_migration.py": "bridges",
+    "tests/faults/test_bridges.py": "bridges",
+    "tests/faults/test_bridge_failover.py": "bridges",
+    "tests/faults/test_streams.py": "streams",
+    "tests/faults/test_pools.py": "pools",
+    "tests/faults/test_pool_cuts.py": "pools",
+    "tests/faults/test_pool_drivers.py": "pools",
+    "tests/faults/test_pool_nodes.py": "pools",
+    "tests/faults/test_pool_pods.py": "pools",
+    "tests/faults/test_pool_workers.py": "pools",
+    "tests/conformance/pools/test_lasting.py": "pools",
+    "tests/conformance/pools/test_lives.py": "pools",
+    "tests/conformance/pools/test_started.py": "pools",
+    "tests/conformance/pools/test_words.py": "pools",
+}
+"""Files whose tests take long: as a matrix, but for commits that change what they are about."""
 COMMITS: Final = 6
 """On the main line, what the last so many commits changed counts as changed."""
 
@@ -80,7 +110,7 @@ def sixth() -> int:
 
 
 def has_its_turn(test: str) -> bool:
-    """Of the tests that are marked `matrix`, by their ids."""
+    """Of the tests that are marked `matrix`, and of families, by their ids."""
     return zlib.crc32(test.encode()) % SIXTHS == sixth()
 
 

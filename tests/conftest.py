@@ -43,7 +43,8 @@ def pytest_report_header() -> list[str]:
         said.append(f"of the matrix: part {budget.sixth() + 1} of {budget.SIXTHS}; all with scripts/test --all")
         for folder in budget.CODE_OF:
             why = budget.whole(folder)
-            said.append(f"tests/{folder}: {f'all of it, {why}' if why else 'a smoke, its code has not changed'}")
+            less = "what has its turn" if folder in budget.FAMILIES.values() else "a smoke"
+            said.append(f"tests of {folder}: {f'all, {why}' if why else f'{less}, their code has not changed'}")
     return said
 
 
@@ -71,7 +72,9 @@ def _runs(item: pytest.Item) -> bool:
         return True
     if folder in budget.CODE_OF and item.get_closest_marker("smoke") is None and not budget.whole(folder):
         return False
-    return item.get_closest_marker("matrix") is None or budget.has_its_turn(item.nodeid)
+    family = budget.FAMILIES.get(path)
+    in_turns = item.get_closest_marker("matrix") is not None or (family is not None and not budget.whole(family))
+    return not in_turns or budget.has_its_turn(item.nodeid)
 
 
 @pytest.hookimpl(optionalhook=True)
