@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from clusterbroker.broker.queues.ring import Ring
     from clusterbroker.broker.queues.subscription import LocalConsumer
     from clusterbroker.broker.remote.outbox import Outbox
-    from clusterbroker.broker.remote.questions import Then
+    from clusterbroker.broker.remote.questions import Questions, Then
     from clusterbroker.cluster.wiring.entities import Queue as QueueEntity
 
 
@@ -56,7 +56,8 @@ class LinksHere:
     came_back   links that were attached elsewhere since outcomes came that the owner has not answered: these count no
                 more. Nobody is told that such a link is here before it is asked what it holds, behind these outcomes
     late        links whose newest attach here has nothing: with what earlier ones have left since, which waits for the
-                owner's word on what the newest one holds; None: with the word that it is attached elsewhere, or over
+                owner's word on what the newest one holds; None: with the word that it is attached elsewhere, or over,
+                or without one
     """
 
     __slots__ = ("attaches", "came_back", "late")
@@ -99,6 +100,7 @@ class LinkSide:
     _backlog: Backlog
     _lines: dict[int, Line]
     _links: LinksHere
+    _questions: Questions
 
     @abstractmethod
     def subscribe(self, subscription: LocalConsumer, now_ms: int, then: Callable[[str], None]) -> None:
@@ -287,6 +289,20 @@ class LinkSide:
         self._is_here(link)
         self._links.late[link.link] = self._links.late.get(link.link) or []
         self._ask(ASK_HELD, answered, link=link)
+
+    def drop_questions(self, now_ms: int) -> bool:
+        """Those for which nobody waits any more; whether the owner has been told of one of them."""
+        dropped = self._questions.forget(now_ms)
+        for question in dropped:
+            if question.link is not None:
+                self._has_nothing(question.link)
+        return any(question.told for question in dropped)
+
+    def _has_nothing(self, link: LinkAttach) -> None:
+        """Its attach was given up before its owner has said what it holds."""
+        if self._links.attaches.get(link.link) == link.attach:
+            left, self._links.late[link.link] = self._links.late.get(link.link), None
+            self.leave_to_link(left or ())
 
     def give_up(self, line: Line) -> frozenset[int]:
         """The consumer is gone: what waits for it returns, or stays with its link. The links' consumers that are

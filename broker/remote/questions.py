@@ -9,8 +9,8 @@ later, confirmed publishes, and clients that ask again and again for a queue wit
 An owner that has it, but is not open yet, forgets it with the next attach, which must come at once.
 
 What a recoverable sender has settled is asked to be forgotten until it is: its client waits for that, and asks once for
-each delivery that an owner has called stored. So these do not fill the memory, and late they do no harm: deliveries
-that came after are not touched.
+each delivery that this queue's owner has called stored. So these do not fill the memory, and late they do no harm:
+deliveries that came after are not touched.
 """
 
 from __future__ import annotations
@@ -92,12 +92,11 @@ class Questions:
         question = self._open.pop(request, None)
         return None if question is None else question.then
 
-    def forget(self, now_ms: int) -> bool:
-        """Drops those for which nobody waits any more; whether the owner has been told of one of them."""
+    def forget(self, now_ms: int) -> list[Question]:
+        """Drops those for which nobody waits any more."""
         old = takewhile(lambda item: now_ms - item[1].since_ms >= UNANSWERED_MS, self._open.items())  # in their order
         over = [request for request, question in old if not question.lasts]
-        dropped = [self._open.pop(request) for request in over]
-        return any(question.told for question in dropped)
+        return [self._open.pop(request) for request in over]
 
     def take_deletions(self) -> list[Question]:
         """Deletions without conditions, which need no owner."""

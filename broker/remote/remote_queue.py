@@ -432,7 +432,7 @@ class RemoteQueue(LinkSide):
         self.ring.marked = False
         if self.deleted:
             return
-        if self._questions.forget(now_ms):
+        if self.drop_questions(now_ms):
             self.node.attach_again(self)  # the owner must not carry out what nobody waits for
         for line in tuple(self._busy):
             if line.surplus:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from clusterbroker.broker.queues.handle import UNANSWERED_MS
 from clusterbroker.broker.remote import asking
 from clusterbroker.cluster.ids import LogIndex
 from clusterbroker.cluster.wiring import commands as c
@@ -232,3 +233,24 @@ def test_what_an_attach_leaves_to_one_that_is_not_answered_comes_when_the_link_b
     cluster.wait(500)
     assert fresh.bodies() == [b"1"]
     assert fresh.handle.outstanding() == [(seq, seq)]
+
+
+def test_what_an_attach_leaves_to_one_whose_question_is_given_up_is_nobodys(cluster: Cluster) -> None:
+    """The owner is cut off for longer than anybody waits for its word on what the link holds."""
+    here, _ = others(cluster)
+    at = owner(cluster).name
+    receiver = holding(cluster, here, b"1")
+    ((_, _, seq),) = receiver.ledger.drain()
+    answers: list[Any] = []
+    later = Receiver(cluster, here, resumes=True)
+    for other in others(cluster):
+        cluster.unlink(at, other)
+    later.handle.held_by(later.link, answers.append)
+    receiver.handle.leave_to_link([seq], receiver.link)
+    assert receiver.handle.outstanding() == [(seq, seq)], "the later one may have it"
+    cluster.wait(UNANSWERED_MS + 2000, 500)
+    cluster.relink()
+    cluster.wait(4000)
+    assert answers == []
+    assert receiver.handle.outstanding() == []
+    assert ring(cluster).links() == {receiver.link.link: 1}, "the link has it"
