@@ -144,7 +144,7 @@ class Pools:
             )
         self._numbered(
             4,
-            lambda queue_id: topology.declare_delayed_exchange(
+            lambda queue_id: topology.declare_queued_exchange(
                 queue_id,
                 c.DeclareDelayedExchange(
                     vhost=vhost, name=names.delayed, type=DELAYED, durable=True, arguments={DELAYED_TYPE: "fanout"}

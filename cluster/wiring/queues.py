@@ -37,20 +37,10 @@ class Queues:
         topology = self._vhosts.require(command.vhost)
         return topology.declare_queue(self._clock.queue_id(), command, changes, self._replicas.placed)
 
-    def declare_delayed(self, command: c.DeclareDelayedExchange, changes: list[Change]) -> Exchange:
-        """Fold DeclareDelayedExchange: the existing exchange, or a new one with its queue."""
+    def declare_exchange(self, command: c.QueuedExchange, changes: list[Change]) -> Exchange:
+        """Fold the declaration of an exchange with a queue: the existing exchange, or a new one with its queue."""
         topology = self._vhosts.require(command.vhost)
-        return topology.declare_delayed_exchange(self._clock.queue_id(), command, changes, self._replicas.placed)
-
-    def declare_history(self, command: c.DeclareHistoryExchange, changes: list[Change]) -> Exchange:
-        """Fold DeclareHistoryExchange: the existing exchange, or a new one with its queue."""
-        topology = self._vhosts.require(command.vhost)
-        return topology.declare_history_exchange(self._clock.queue_id(), command, changes, self._replicas.placed)
-
-    def declare_deduplicating(self, command: c.DeclareDeduplicatingExchange, changes: list[Change]) -> Exchange:
-        """Fold DeclareDeduplicatingExchange: the existing exchange, or a new one with its queue."""
-        topology = self._vhosts.require(command.vhost)
-        return topology.declare_deduplicating_exchange(self._clock.queue_id(), command, changes, self._replicas.placed)
+        return topology.declare_queued_exchange(self._clock.queue_id(), command, changes, self._replicas.placed)
 
     def keep_delays(self, command: c.KeepDelays, changes: list[Change]) -> bool:
         """Fold KeepDelays."""

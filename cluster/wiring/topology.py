@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
@@ -72,6 +72,26 @@ _QUEUES_OF: Final = {
     exchange_rules.DEDUPLICATING: deduplication.cache_queue,
 }
 """The name of the queue that is a part of an exchange of this type."""
+
+
+class _Queued(NamedTuple):
+    """How exchanges with a queue of their own are declared."""
+
+    type: str
+    check: Callable[[Any], None]
+    """Raises PreconditionFailed for arguments that cannot be."""
+    queue: Callable[[QueueId, str, Any], Queue]
+    by_type: bool = True
+    """The command's type says so; a delayed exchange may be of another type, by an argument."""
+
+
+_QUEUED: Final[dict[type[QueuedExchange], _Queued]] = {
+    DeclareDelayedExchange: _Queued(exchange_rules.DELAYED, delays.check_delayed, delays.delaying, by_type=False),
+    DeclareHistoryExchange: _Queued(exchange_rules.HISTORY, histories.check_history, histories.keeping),
+    DeclareDeduplicatingExchange: _Queued(
+        exchange_rules.DEDUPLICATING, deduplication.check_deduplicating, deduplication.comparing
+    ),
+}
 
 EXPECTED: Final = (DeclareQueue, Bind, SetVhostLimits)
 """The commands that `Expected` counts."""
@@ -160,41 +180,20 @@ class Topology:
         exchange_rules.check_arguments(self.vhost.name, command.name, command.type, command.arguments)
         return self._new_exchange(command.type, command, changes)
 
-    def declare_delayed_exchange(
-        self, queue_id: QueueId, command: DeclareDelayedExchange, changes: list[Change], place: Place
+    def declare_queued_exchange(
+        self, queue_id: QueueId, command: QueuedExchange, changes: list[Change], place: Place
     ) -> Exchange:
-        """exchange.declare of a delayed one: the existing exchange when it is equivalent, else a new one, and its queue
-        with this id. The queue ends with the exchange, and survives restarts if that does."""
+        """exchange.declare of one with a queue of its own: the existing exchange when it is equivalent, else a new one,
+        and its queue with this id. The queue ends with the exchange, and survives restarts if that does."""
+        kind = _QUEUED[type(command)]
+        if kind.by_type:
+            exchange_rules.check_type(command.type, (kind.type,))
         existing = self._equivalent_exchange(command)
         if existing is not None:
             return existing
-        delays.check_delayed(command)
-        queue = delays.delaying(queue_id, delays.delay_queue(command.name), command)
-        return self._new_with_queue(exchange_rules.DELAYED, queue, command, changes, place)
-
-    def declare_history_exchange(
-        self, queue_id: QueueId, command: DeclareHistoryExchange, changes: list[Change], place: Place
-    ) -> Exchange:
-        """As `declare_delayed_exchange`, of one that keeps its recent messages."""
-        exchange_rules.check_type(command.type, (exchange_rules.HISTORY,))
-        existing = self._equivalent_exchange(command)
-        if existing is not None:
-            return existing
-        histories.check_history(command)
-        queue = histories.keeping(queue_id, histories.history_queue(command.name), command)
-        return self._new_with_queue(exchange_rules.HISTORY, queue, command, changes, place)
-
-    def declare_deduplicating_exchange(
-        self, queue_id: QueueId, command: DeclareDeduplicatingExchange, changes: list[Change], place: Place
-    ) -> Exchange:
-        """As `declare_delayed_exchange`, of one that deduplicates."""
-        exchange_rules.check_type(command.type, (exchange_rules.DEDUPLICATING,))
-        existing = self._equivalent_exchange(command)
-        if existing is not None:
-            return existing
-        deduplication.check_deduplicating(command)
-        queue = deduplication.comparing(queue_id, deduplication.cache_queue(command.name), command)
-        return self._new_with_queue(exchange_rules.DEDUPLICATING, queue, command, changes, place)
+        kind.check(command)
+        queue = kind.queue(queue_id, _QUEUES_OF[kind.type](command.name), command)
+        return self._new_with_queue(kind.type, queue, command, changes, place)
 
     def _new_with_queue(
         self, type_: str, queue: Queue, command: QueuedExchange, changes: list[Change], place: Place
