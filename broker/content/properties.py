@@ -24,6 +24,30 @@ def properties_of(message: Content, limits: FieldLimits = STORED_LIMITS) -> Prop
     return format_of(message.format).properties(message.header, limits)
 
 
+class KnownProperties:
+    """A message's properties, decoded once, when somebody asks for one of them."""
+
+    __slots__ = ("_message", "_properties")
+
+    def __init__(self, message: Content) -> None:
+        self._message = message
+        self._properties: Properties | None = None
+
+    def all(self) -> Properties:
+        """Raises as `properties_of`."""
+        if self._properties is None:
+            self._properties = properties_of(self._message)
+        return self._properties
+
+    def headers(self) -> FieldTable:
+        """Empty without."""
+        return self.all().headers or {}
+
+    def named(self, name: str) -> Any:
+        """None: it has none."""
+        return getattr(self.all(), name, None)
+
+
 def property_of(message: Content, name: str) -> Any:
     """One property by its name in `Properties`; None: it has none. Raises UnknownFormatError."""
     if name == "timestamp":

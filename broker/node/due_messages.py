@@ -11,13 +11,13 @@ way that the router remembers. Headers that the way depends on, CC, BCC and targ
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from msgspec.structs import replace
 
 from clusterbroker.broker.content.delays import alike, fired, fired_header, kept_header, key_delay_s
 from clusterbroker.broker.content.message import republished, with_flags
-from clusterbroker.broker.content.properties import properties_of
+from clusterbroker.broker.content.properties import KnownProperties, properties_of
 from clusterbroker.broker.delay.key_delays import own_targets
 from clusterbroker.broker.queues.effort import LOOKED_BYTES
 from clusterbroker.broker.queues.handle import QueueHandle
@@ -98,16 +98,9 @@ class DueMessages:
     def _of_key(self, vhost: VirtualHost, queue: LocalQueue, message: Message) -> Sequence[QueueHandle]:
         """Of a message with its delay in its key: not to its queue again, for that would be a circle."""
         key = message.routing_key.decode("utf-8", "surrogateescape")
-        properties = None
-
-        def known() -> Any:
-            nonlocal properties
-            properties = properties or properties_of(message)
-            return properties
-
+        known = KnownProperties(message)
         route = vhost.router.reach(
-            queue.entity.delay_exchange, key, lambda: known().headers or {}, (),
-            lambda name: getattr(known(), name, None), _number(message),
+            queue.entity.delay_exchange, key, known.headers, (), known.named, _number(message),
         )  # fmt: skip
         targets: Sequence[QueueHandle] = route.targets
         if queue.name in route.queues:
@@ -124,16 +117,9 @@ class DueMessages:
         vhost: VirtualHost, queue: LocalQueue, message: Message, copies: Sequence[str], number: bytes
     ) -> Route[QueueHandle]:
         exchange, key = (part.decode("utf-8", "surrogateescape") for part in (message.exchange, message.routing_key))
-        properties = None
-
-        def known() -> Any:
-            nonlocal properties
-            properties = properties or properties_of(message)
-            return properties
-
+        known = KnownProperties(message)
         return vhost.router.due(
-            queue.entity.delays, exchange, (key, *copies), lambda: undelayed(known().headers or {}),
-            lambda name: getattr(known(), name, None), number,
+            queue.entity.delays, exchange, (key, *copies), lambda: undelayed(known.headers()), known.named, number,
         )  # fmt: skip
 
     def _of_its_own(self, vhost: VirtualHost, queue: LocalQueue, message: Message) -> Sequence[QueueHandle]:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from clusterbroker.broker.content.formats import format_of
 from clusterbroker.broker.content.message import republished
-from clusterbroker.broker.content.properties import properties_of
+from clusterbroker.broker.content.properties import KnownProperties
 from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.queues.local_queue import LocalQueue
 from clusterbroker.broker.routing.carbon_copy import copy_keys
@@ -42,19 +42,11 @@ class PassedMessages:
         if vhost is None or vhost.router.exchange_type(own) is None:
             return ()  # it ends just now
         exchange, key = (part.decode("utf-8", "surrogateescape") for part in (message.exchange, message.routing_key))
-        header, properties = message.header, None
-
-        def known() -> Any:
-            nonlocal properties
-            properties = properties or properties_of(message)
-            return properties
-
+        header, known = message.header, KnownProperties(message)
         plain = not format_of(message.format).looked_into(header) and _PASSED_NAME not in header
-        headers = {} if plain else known().headers or {}
+        headers = {} if plain else known.headers()
         keys = (key, *copy_keys(headers, "CC"), *copy_keys(headers, "BCC"))
-        targets = vhost.router.passing(
-            own, keys, lambda: known().headers or {}, lambda name: getattr(known(), name, None), number
-        ).targets
+        targets = vhost.router.passing(own, keys, known.headers, known.named, number).targets
         counts = vhost.counts(own)
         counts.publish_out += len(targets)
         counts.drop_unroutable += not targets
@@ -62,7 +54,7 @@ class PassedMessages:
             node.effort.due(1, len(header), len(targets))
             return ((republished(message, exchange, key, None, node.now_ms), targets),)
         node.effort.letter(len(header), len(targets))
-        headers = dict(known().headers or {})
+        headers = dict(known.headers())
         before = headers.pop(PASSED, None)
         passed = [*(before if isinstance(before, list) else ()), own]
         farther = [one for one in targets if one.entity.compares and one.entity.compares not in passed]
@@ -70,6 +62,6 @@ class PassedMessages:
 
         def copy(**more: Any) -> Message:
             made = {name: value for name, value in headers.items() if name != "BCC" or more} | more
-            return republished(message, exchange, key, replace(known(), headers=made), node.now_ms)
+            return republished(message, exchange, key, replace(known.all(), headers=made), node.now_ms)
 
         return [(copy(**{PASSED: passed}), farther), (copy(), last)]
