@@ -40,7 +40,7 @@ from clusterbroker.cluster.wiring.exchange_rules import DELAY_RATE
 from clusterbroker.cluster.wiring.queue_settings import QueueSettings
 from clusterbroker.journal.due_index import DueIndex
 from clusterbroker.journal.layout import Location
-from clusterbroker.journal.record import Message, read_records
+from clusterbroker.journal.record import Message
 
 BATCH: Final = 256
 """Messages that become due together: read from the disk at once."""
@@ -108,9 +108,7 @@ class DelayQueue(Queue):
         self._published(ticket, now_ms, len(messages))
 
     def publish_records(self, records: bytes | memoryview, ticket: Ticket, now_ms: int) -> int:
-        messages = [message for _, message, _, _ in read_records(records)]
-        self.publish(messages, ticket, now_ms)
-        return len(messages)
+        return self._publish_each(records, ticket, now_ms)
 
     def are_fleeting(self, _: Sequence[Message], /) -> bool:
         """What waits comes to the log, transient messages too, and their numbers with them."""

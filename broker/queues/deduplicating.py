@@ -33,7 +33,7 @@ from clusterbroker.broker.routing.repeats import HEADER
 from clusterbroker.cluster.wiring.entities import Queue as QueueEntity
 from clusterbroker.cluster.wiring.queue_settings import QueueSettings
 from clusterbroker.journal.layout import Location
-from clusterbroker.journal.record import Message, read_records
+from clusterbroker.journal.record import Message
 from clusterbroker.journal.values import Timestamp, canonical
 
 _NAME: Final = HEADER.encode()
@@ -126,9 +126,7 @@ class DeduplicatingQueue(Queue):
             self.log.promise(ticket)
 
     def publish_records(self, records: bytes | memoryview, ticket: Ticket, now_ms: int) -> int:
-        messages = [message for _, message, _, _ in read_records(records)]
-        self.publish(messages, ticket, now_ms)
-        return len(messages)
+        return self._publish_each(records, ticket, now_ms)
 
     def accept_dead_letter(self, message: Message) -> None:
         if self._new((message,)):
@@ -218,10 +216,8 @@ class DeduplicatingQueue(Queue):
             if self._reading != reading:
                 return
             self._fetching = False
-            found = {where[0]: message for where, message in zip(absent, messages, strict=True)}
-            for seq, state, *_ in self.ring.living(first, last, READ_MAX):
-                message = found.get(seq) or self.ring.message(seq)
-                if state in (READY, UNACKED) and message is not None:
+            for seq, state, message in self._read_back(absent, messages, first, last, READ_MAX):
+                if state in (READY, UNACKED):
                     self._note(seq, message)
             self._next = last + 1
             self.ring.mark()

@@ -22,7 +22,7 @@ from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.cluster.wiring.entities import Queue as QueueEntity
 from clusterbroker.cluster.wiring.queue_settings import QueueSettings
 from clusterbroker.journal.layout import PERSISTENT
-from clusterbroker.journal.record import Message, read_records
+from clusterbroker.journal.record import Message
 
 HELD_MAX: Final = 1024
 """On their way at once."""
@@ -75,9 +75,7 @@ class PassingQueue(Queue):
         super().publish([self.kept(message) for message in messages], ticket, now_ms)
 
     def publish_records(self, records: bytes | memoryview, ticket: Ticket, now_ms: int) -> int:
-        messages = [message for _, message, _, _ in read_records(records)]
-        self.publish(messages, ticket, now_ms)
-        return len(messages)
+        return self._publish_each(records, ticket, now_ms)
 
     def are_fleeting(self, _: Sequence[Message], /) -> bool:
         return False
@@ -158,11 +156,8 @@ class PassingQueue(Queue):
             if self._reading != reading:
                 return
             self._fetching = False
-            found = {where[0]: message for where, message in zip(absent, messages, strict=True)}
-            for seq, *_ in self.ring.living(self._next, last, READ_MAX):
-                message = found.get(seq) or self.ring.message(seq)
-                if message is not None:
-                    self._fetched.append((seq, message))
+            for seq, _, message in self._read_back(absent, messages, self._next, last, READ_MAX):
+                self._fetched.append((seq, message))
             self._fetched_end = last + 1
             self._look_at_fetched()
 

@@ -15,7 +15,7 @@ load, answer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
 from clusterbroker.broker.queues.attributes import HAD_CONSUMERS, LINK_ATTACH
@@ -39,8 +39,9 @@ from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.queues.watch import Watch
 from clusterbroker.cluster.wiring.entities import Queue as QueueEntity
 from clusterbroker.cluster.wiring.queue_settings import QueueSettings
+from clusterbroker.journal.layout import Location
 from clusterbroker.journal.ranges import ranges_of
-from clusterbroker.journal.record import Message
+from clusterbroker.journal.record import Message, read_records
 
 
 class Queue(LocalQueue):
@@ -96,6 +97,22 @@ class Queue(LocalQueue):
         _, count = self.ring.append_records(records, now_ms)
         self._published(ticket, now_ms, count)
         return count
+
+    def _publish_each(self, records: bytes | memoryview, ticket: Ticket, now_ms: int) -> int:
+        """`publish_records` of a queue that looks at each message."""
+        messages = [message for _, message, _, _ in read_records(records)]
+        self.publish(messages, ticket, now_ms)
+        return len(messages)
+
+    def _read_back(
+        self, absent: Sequence[Location], messages: Sequence[Message], first: int, last: int, count: int
+    ) -> Iterator[tuple[int, int, Message]]:
+        """(seq, state, message) of what lives between two places, `count` at most: some were `absent`, and are read."""
+        found = {where[0]: message for where, message in zip(absent, messages, strict=True)}
+        for seq, state, *_ in self.ring.living(first, last, count):
+            message = found.get(seq) or self.ring.message(seq)
+            if message is not None:
+                yield seq, state, message
 
     def _published(self, ticket: Ticket | None, now_ms: int, count: int) -> None:
         self.dispatch.came_ms = self.dispatch.came_ms or now_ms
