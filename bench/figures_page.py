@@ -79,7 +79,7 @@ def row(figure: dict[str, Any], *, first: bool) -> str:
 def page() -> str:
     """The part of the page that is made."""
     results = {kind: json.loads(newest(kind).read_text()) for kind in ("", "cluster")}
-    rows = {(kind, row["name"]): row for kind, result in results.items() for row in result["rows"]}
+    rows = {(kind, measured["name"]): measured for kind, result in results.items() for measured in result["rows"]}
     machine, settings = results[""]["machine"], results[""]["settings"]
     disk = machine["fdatasync_4kib_ms"]
     parts = [
