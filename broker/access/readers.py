@@ -172,7 +172,7 @@ class RangeReader:
         consumer = self.consumer
         assert consumer is not None, "records are asked for a consumer"
         if not self.chunks:
-            _, _, stumbles = self.ring.receive(consumer.credit, records, now_ms)
+            _, _, stumbles, _ = self.ring.receive(consumer.credit, records, now_ms)
             for error in stumbles:
                 consumer.flush()
                 if isinstance(error, Unfit):

@@ -23,6 +23,7 @@ from clusterbroker.broker.queues.handle import GONE
 from clusterbroker.broker.queues.link_held import NO_LINK
 from clusterbroker.broker.queues.stumble import Stumble, Unfit
 from clusterbroker.broker.remote.messages import SETTLE_LEFT, SETTLE_REQUEUE, ConsumerHead
+from clusterbroker.journal.ranges import Range
 from clusterbroker.journal.record import DamagedRecord, read_records
 from clusterbroker.replication.errors import BadMessage
 
@@ -177,19 +178,20 @@ class Line:
 
     def show(
         self, watch: Watch, ring: Ring, data: bytes | memoryview, now_ms: int
-    ) -> tuple[int, list[tuple[int, int]], list[Stumble | Unfit]]:
+    ) -> tuple[int, list[Range], list[Stumble | Unfit], list[Range]]:
         """As `Ring.receive`; each message that the consumer gets is shown."""
-        count, refused = 0, []
+        count, refused, void = 0, [], []
         stumbles: list[Stumble | Unfit] = []
         for record in split(memoryview(data)):
-            came, not_taken, failed = ring.receive(self.subscription.credit, bytes(record), now_ms)
+            came, not_taken, failed, settled = ring.receive(self.subscription.credit, bytes(record), now_ms)
             count += came
             refused += not_taken
             stumbles += failed
+            void += settled
             if came:
                 ((_, message, _, redelivered),) = read_records(record)
                 self.subscription.show(watch, message, bool(redelivered), handed=True)
-        return count, refused, stumbles
+        return count, refused, stumbles, void
 
     def measure(self, count: int, size: int) -> None:
         """Deliveries came: the window follows their size."""

@@ -231,6 +231,9 @@ class RemoteQueue(LinkSide):
                 self._settlements.came_again((seq,))
                 if self.ring.hold(seq, delivery_count):
                     taken = seq, message, redelivered, delivery_count
+                else:
+                    self._settlements.add(seq, SETTLE_REQUEUE)
+                    self.ring.mark()
             then(taken)
 
         self._ask(ASK_GET, answered, no_ack=no_ack)
@@ -551,15 +554,13 @@ class RemoteQueue(LinkSide):
     def _receive(self, line: Line, data: bytes | memoryview, now_ms: int) -> int:
         """How many messages came."""
         if self._watch is not None and self._watch.wants(data):
-            count, refused, stumbles = line.show(self._watch, self.ring, data, now_ms)
+            count, refused, stumbles, void = line.show(self._watch, self.ring, data, now_ms)
         else:
-            count, refused, stumbles = self.ring.receive(line.subscription.credit, bytes(data), now_ms)
+            count, refused, stumbles, void = self.ring.receive(line.subscription.credit, bytes(data), now_ms)
         if count:
             line.subscription.flush()
-        for first, last in refused:  # its channel is closing
-            for seq in range(first, last + 1):
-                self._settlements.add(seq, line.returned)
-            count += last + 1 - first
+        count += self._settlements.add_ranges(refused, line.returned)  # its channel is closing
+        count += self._settlements.add_ranges(void, SETTLE_REQUEUE)
         count += unhanded(self, self.node.host, stumbles)
         self.ring.mark()
         return count

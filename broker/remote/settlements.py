@@ -8,6 +8,11 @@ One case needs care. A returned message may come again before `Settled` does: it
 new delivery is outstanding. If the next attachment had both, the owner would return a message that a client holds. A
 repeated delivery is therefore removed from the settlement that returned it (`came_again`). The removal happens when
 the settlement is sent again, because there may be very many of them, and mostly it is not.
+
+An acknowledged message may come again as well: its link was attached elsewhere before the owner heard of it, or has
+ended, so the acknowledgement was, or will be, void, and the message somebody else's at this node. Which of the two was
+first the node cannot tell before `Settled` says so. It returns the delivery, behind the acknowledgement: if that counts
+after all, there is nothing to return.
 """
 
 from __future__ import annotations
@@ -60,6 +65,13 @@ class Settlements:
         """A delivery that is not acknowledged but rejected or returned; `count`: for how often it had been before;
         `link` and `change` as in `Modification`, and `change` of a dead letter; `withdraws` as in `Settlement`."""
         self._gathered.setdefault((outcome, count, link, change, withdraws), []).append(seq)
+
+    def add_ranges(self, ranges: Sequence[Range], outcome: int) -> int:
+        """Each of these, uncounted; how many they are."""
+        for first, last in ranges:
+            for seq in range(first, last + 1):
+                self.add(seq, outcome)
+        return sum(last + 1 - first for first, last in ranges)
 
     def gather(self, acknowledged: Sequence[Range], whole: bool = False) -> None:
         """Makes settlements of all that came since the last call. `whole`: all of it is carried out, or nothing."""

@@ -596,10 +596,12 @@ class Ring(LinkedRing):
 
     # -- proxy ------------------------------------------------------------------------------------------------
 
-    def receive(self, taker: Taker, data: Bytes, now_ms: int) -> tuple[int, list[Range], list[Stumble | Unfit]]:
+    def receive(
+        self, taker: Taker, data: Bytes, now_ms: int
+    ) -> tuple[int, list[Range], list[Stumble | Unfit], list[Range]]:
         """Hands the records of a Deliver to a consumer of this node; returns how many, ranges of seqs that it may not
-        get any more (cancelled, channel closing), and the first that it cannot be handed, held here. What is
-        outstanding here already is passed over.
+        get any more (cancelled, channel closing), the first that it cannot be handed, held here, and ranges of what
+        was settled here before, and is not forgotten. What is outstanding here already is passed over.
 
         Raises DamagedRecord before anything is taken.
         """
@@ -607,10 +609,13 @@ class Ring(LinkedRing):
         verify_records(data, self.queue_id, 0xFFFFFFFF, True)
         flows = taker.flows
         refused: list[int] = []
+        before: list[int] = []
         stumbles: list[Stumble | Unfit] = []
         count = 0
         for seq, message, delivery_count, redelivered in read_records(data):
             if seq in self._slots:
+                if self._slots[seq].state == SETTLED:
+                    before.append(seq)
                 continue
             if not flows:
                 refused.append(seq)
@@ -627,7 +632,7 @@ class Ring(LinkedRing):
             count += 1
         if count:
             self.mark()
-        return count, ranges_of(refused), stumbles
+        return count, ranges_of(refused), stumbles, ranges_of(before)
 
     def hold(self, seq: int, delivery_count: int = 0) -> bool:
         """The message is outstanding here (basic.get), with that delivery count; False when it was before."""

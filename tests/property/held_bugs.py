@@ -17,6 +17,8 @@ from clusterbroker.broker.queues.selecting import Selecting
 from clusterbroker.broker.remote import attachment
 from clusterbroker.broker.remote.attachment import Attachment
 from clusterbroker.broker.remote.link_side import LinkSide
+from clusterbroker.broker.remote.messages import SETTLE_REQUEUE
+from clusterbroker.broker.remote.settlements import Settlements
 from clusterbroker.broker.remote.settling import Settling
 
 Patch = Callable[[pytest.MonkeyPatch], None]
@@ -47,6 +49,15 @@ def _returns_before_the_log(patch: pytest.MonkeyPatch) -> None:
 def _obeys_any_attach(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(LinkRecovery, "since", lambda *_: 1)
     patch.setattr(Holding, "fence", lambda *_: None)
+
+
+def _passes_over_what_it_has_settled(patch: pytest.MonkeyPatch) -> None:
+    add_ranges = Settlements.add_ranges
+
+    def add(settlements: Settlements, ranges: Any, outcome: int) -> int:
+        return add_ranges(settlements, () if outcome == SETTLE_REQUEUE else ranges, outcome)
+
+    patch.setattr(Settlements, "add_ranges", add)
 
 
 def _ended_links_hold_on(patch: pytest.MonkeyPatch) -> None:
@@ -156,6 +167,9 @@ BUGS: Final = {
     ),
     "overtakes_what_is_sent_again": Bug(
         "what is new comes before what is read and sent again", 14, _overtakes_what_is_sent_again, alone=True
+    ),
+    "passes_over_what_it_has_settled": Bug(
+        "a delivery whose acknowledgement is void is passed over", 42893, _passes_over_what_it_has_settled
     ),
     "a_lost_consumer_gives_up": Bug("what a link holds returns with its consumer", 0, _a_lost_consumer_gives_up),
 }

@@ -579,18 +579,18 @@ def test_a_proxy_hands_over_settles_and_forgets(half: Any) -> None:
     ring = proxy(half)
     ledger = half.ledger()
     consumer = half.consumer(ring, ledger)
-    assert ring.receive(consumer, deliver(half, 5, 6, 7, 900, again=True), 10) == (4, [], [])
+    assert ring.receive(consumer, deliver(half, 5, 6, 7, 900, again=True), 10) == (4, [], [], [])
     data = bytes(ledger.out.take())
     assert [data.count(b"%d\xce" % seq) for seq in (5, 6, 7, 900)] == [1, 1, 1, 1]
     assert (ring.unacked, ring.outstanding(), consumer.unacked, consumer.delivered) == (4, [(5, 7), (900, 900)], 4, 4)
-    assert ring.receive(consumer, deliver(half, 6, 8), 10) == (1, [], []), "what is outstanding comes once"
+    assert ring.receive(consumer, deliver(half, 6, 8), 10) == (1, [], [], []), "what is outstanding comes once"
     assert ledger.ack([2 << 1 | 1, 4 << 1]) == 0
     assert ring.take_settled() == [(5, 6), (900, 900)]
     assert ring.take_settled() == []
     assert ring.outstanding() == [(7, 8)]
-    assert ring.receive(consumer, deliver(half, 5), 10) == (0, [], []), "settled, and the owner does not know yet"
+    assert ring.receive(consumer, deliver(half, 5), 10) == (0, [], [], [(5, 5)]), "settled, and not answered"
     ring.forget([(5, 6), (900, 2**63)])
-    assert ring.receive(consumer, deliver(half, 5), 10) == (1, [], [])
+    assert ring.receive(consumer, deliver(half, 5), 10) == (1, [], [], [])
     ((_, _, seq),) = ledger.collect(3, False)
     assert (seq, ring.release(7), ring.release(7), ring.unacked) == (7, 0, -1, 2)
     assert ring.marked
@@ -599,7 +599,7 @@ def test_a_proxy_hands_over_settles_and_forgets(half: Any) -> None:
 def test_a_proxy_settles_at_once_for_a_consumer_without_acknowledgements(half: Any) -> None:
     ring = proxy(half)
     consumer = half.consumer(ring, half.ledger(), no_ack=True)
-    assert ring.receive(consumer, deliver(half, 1, 2, 4), 0) == (3, [], [])
+    assert ring.receive(consumer, deliver(half, 1, 2, 4), 0) == (3, [], [], [])
     assert (ring.outstanding(), ring.take_settled(), ring.unacked) == ([], [(1, 2), (4, 4)], 0)
 
 
@@ -607,12 +607,12 @@ def test_a_proxy_shows_each_messages_number_to_a_consumer_that_asks(half: Any) -
     ring = proxy(half)
     consumer = half.consumer(ring, half.ledger())
     consumer.numbered = b"\x01n"
-    assert ring.receive(consumer, deliver(half, 5, 2**40), 0) == (2, [], [])
+    assert ring.receive(consumer, deliver(half, 5, 2**40), 0) == (2, [], [], [])
     data = bytes(consumer.ledger.out.take())
     found = [data[at + 3 : at + 11] for at in range(len(data)) if data[at : at + 3] == b"\x01nl"]
     assert [int.from_bytes(number, "big") for number in found] == [5, 2**40]
     consumer.numbered = b""
-    assert ring.receive(consumer, deliver(half, 6), 0) == (1, [], [])
+    assert ring.receive(consumer, deliver(half, 6), 0) == (1, [], [], [])
     assert b"\x01nl" not in consumer.ledger.out.take()
 
 
@@ -620,10 +620,10 @@ def test_a_proxy_refuses_for_a_consumer_that_went(half: Any) -> None:
     ring = proxy(half)
     consumer = half.consumer(ring, half.ledger())
     consumer.active = False
-    assert ring.receive(consumer, deliver(half, 1, 2, 4), 0) == (0, [(1, 2), (4, 4)], [])
+    assert ring.receive(consumer, deliver(half, 1, 2, 4), 0) == (0, [(1, 2), (4, 4)], [], [])
     consumer.active = True
     consumer.ledger.flowing = False
-    assert ring.receive(consumer, deliver(half, 1), 0) == (0, [(1, 1)], [])
+    assert ring.receive(consumer, deliver(half, 1), 0) == (0, [(1, 1)], [], [])
     assert (ring.outstanding(), consumer.ledger.out.size) == ([], 0)
 
 
@@ -660,7 +660,7 @@ def test_a_proxy_knows_the_delivery_count_that_a_message_came_with(half: Any) ->
     ring = proxy(half)
     out = half.record.RecordBuffer()
     out.enqueue(7, 1, 5, half.message(b"5"), 3, True)
-    assert ring.receive(half.consumer(ring, half.ledger()), out.take(), 0) == (1, [], [])
+    assert ring.receive(half.consumer(ring, half.ledger()), out.take(), 0) == (1, [], [], [])
     ring.hold(300, 0xFFFF)
     assert (ring.release(5), ring.release(300), ring.release(5), ring.unacked) == (3, 0xFFFF, -1, 0)
 

@@ -115,6 +115,41 @@ def test_a_turn_looks_at_consumers_to_which_something_happened() -> None:
     assert len(pair.queue._busy) == 0
 
 
+def test_what_comes_again_before_its_acknowledgement_is_answered_is_returned() -> None:
+    """Its link was attached elsewhere, or has ended, before the owner heard of the acknowledgement."""
+    pair = Pair()
+    channel = Channel()
+    _, number = pair.consume(channel)
+    pair.deliver(number, 5)
+    ack(pair, channel, 1)
+    assert settled(pair) == [(SETTLE_ACK, ((5, 5),))]
+    pair.deliver(number, 5)
+    pair.turn()
+    assert settled(pair) == [(SETTLE_REQUEUE, ((5, 5),))], "a message stays outstanding here, for nobody"
+    pair.say(Settled(7, pair.gen, 1, ((5, 5),)))
+    pair.deliver(number, 5)
+    pair.turn()
+    assert pair.queue.outstanding() == [(5, 5)]
+    assert settled(pair) == []
+
+
+def test_what_was_taken_again_before_its_acknowledgement_is_answered_is_returned() -> None:
+    pair = Pair()
+    channel = Channel()
+    _, number = pair.consume(channel)
+    pair.deliver(number, 5)
+    ack(pair, channel, 1)
+    assert settled(pair) == [(SETTLE_ACK, ((5, 5),))]
+    taken: list[Any] = []
+    pair.queue.get(0, taken.append)
+    pair.turn()
+    (ask,) = pair.heard(Ask)
+    pair.say(Answer(7, pair.gen, ask.request), records(7, 5))
+    pair.turn()
+    assert taken == [None]
+    assert settled(pair) == [(SETTLE_REQUEUE, ((5, 5),))]
+
+
 def test_a_consumer_that_left_before_it_was_told_leaves_no_trace() -> None:
     pair = Pair()
     pair.consume(Channel())
