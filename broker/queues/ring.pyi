@@ -55,6 +55,7 @@ class Ring:
     disk_writes: int
     groups: int
     groups_committed: int
+    counted_at_rest: int
     volatile: bool
     oldest_first: bool
     def __init__(

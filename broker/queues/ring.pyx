@@ -1062,6 +1062,15 @@ cdef class LocalRing:
                                   or self.link_dirty.n != 0 or self.presses())
 
     @property
+    def counted_at_rest(self) -> int:
+        """1 and all that was counted, while no message is ready, unacknowledged or in memory: as long as it is the same
+        nothing has happened. 0: there are some."""
+        if self.ready or self.unacked or self.resident:
+            return 0
+        return (1 + self.next_seq + self.published + self.handed + self.handed_no_ack + self.redelivered + self.acked + self.got
+                + self.got_no_ack + self.got_empty + self.disk_reads + self.disk_writes)
+
+    @property
     def urgent(self) -> bool:
         """Somebody waits for what `write` would add: a publisher for its confirm, a consumer for its messages."""
         return self.logged() and self.presses()
