@@ -85,6 +85,7 @@ class DelayQueue(Queue):
 
     def _begin(self) -> None:
         self._index = DueIndex()
+        self._index.reserve(self.ring.ready)
         self._keys = {}
         self._read_from, self._read_end = 1, self.ring.next_seq
         self._fetching = False

@@ -11,7 +11,7 @@ way that the router remembers. Headers that the way depends on, CC, BCC and targ
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from msgspec.structs import replace
 
@@ -175,16 +175,14 @@ class DueMessages:
 
     def _made(self, messages: Sequence[Message], targets: int, now_ms: int) -> list[Message]:
         """The messages that go on."""
-        effort, made = self._node.effort, list[Message]()
-        looked = 0
-        for before, after in zip(messages, fired(list(messages), now_ms), strict=True):
-            if after is None:
-                effort.letter(before.header_length, targets)
-                after = _decoded(before, now_ms)
-            looked += before.header_length
-            made.append(after)
+        effort = self._node.effort
+        made, looked = fired(list(messages), now_ms)
         effort.due(len(made), looked, targets)
-        return made
+        if None not in made:
+            return cast("list[Message]", made)
+        for message in (message for message, after in zip(messages, made, strict=True) if after is None):
+            effort.letter(message.header_length, targets)
+        return [after or _decoded(before, now_ms) for before, after in zip(messages, made, strict=True)]
 
     def _fired_by_key(
         self, vhost: VirtualHost, queue: LocalQueue, message: Message, targets: int, now_ms: int
