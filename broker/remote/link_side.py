@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from clusterbroker.broker.queues.browse import Browse, Browsed
 from clusterbroker.broker.queues.handle import HELD_BY_NOBODY, CommitPart, Decided, Reread
@@ -77,6 +77,9 @@ class KnowsLinks(Protocol):
 
     goes_on: Callable[[LinkAttach], bool]
     """Whether a later attach has what this one held: the link has not begun anew since, and has not ended."""
+
+    def attach_again(self, queue: Any) -> None:
+        """What the queue's owner and this node know of each other may differ."""
 
 
 class LinkSide:
@@ -310,8 +313,22 @@ class LinkSide:
         for record in line.surplus:
             self._settlements.add(seq_of(record), line.returned)
         line.surplus.clear()
+        if line.link.link:
+            self.gather()
+            self._settlements.link_gone()
         self.ring.mark()
         return self._gone_links | {line.number} if line.link.link and line.told else self._gone_links
+
+    def is_in_doubt(self, seqs: Sequence[int]) -> bool:
+        """Whether one of these was delivered before the owner heard that it has left a link here: none of them is taken
+        then, and the next attachment says where they are."""
+        if self._links is NO_LINKS:
+            return False
+        self.gather()
+        if not self._settlements.doubts(seqs):
+            return False
+        self.node.attach_again(self)
+        return True
 
     def returned_of(self, consumer: int) -> int:
         """`Line.returned` of a consumer that is gone."""
