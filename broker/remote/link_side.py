@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from clusterbroker.broker.queues.ring import Ring
     from clusterbroker.broker.queues.subscription import LocalConsumer
     from clusterbroker.broker.remote.outbox import Outbox
-    from clusterbroker.broker.remote.questions import Questions, Then
+    from clusterbroker.broker.remote.questions import NumberedParts, Questions, Then
     from clusterbroker.cluster.wiring.entities import Queue as QueueEntity
 
 
@@ -124,7 +124,7 @@ class LinkSide:
     def _ask(
         self, what: int, then: Then, *, tags: AskedTags | None = None, ranges: Sequence[Range] = (),
         link: LinkAttach | None = None, consumer: int = 0, browse: Browse | None = None,
-        publishes: tuple[int, int] = (0, 0),
+        publishes: tuple[int, int] = (0, 0), numbered: Sequence[NumberedParts] = (),
     ) -> None:  # fmt: skip
         """Asks its owner."""
 
@@ -180,11 +180,17 @@ class LinkSide:
         if self.deleted or not (part.decides or (part.publishes and self._may_refuse)):
             then("")
             return
-        bodies = [len(message.body) for messages, _ in part.publishes for message in messages]
+        bodies: list[int] = []
+        numbers: dict[bytes, list[tuple[int, int, int]]] = {}
+        for messages, named in part.publishes:
+            if named is not None:
+                numbers.setdefault(named[0], []).append((len(bodies), named[1], len(messages[0].body)))
+            bodies += [len(message.body) for message in messages]
         ranges = tuple(ranges_of(sorted(one.seq for one in part.settles if one.outcome != "requeue")))
         self._ask(
-            ASK_JUDGE, lambda answer, _: then(answer.refused), ranges=ranges, publishes=(len(bodies), sum(bodies[:-1]))
-        )
+            ASK_JUDGE, lambda answer, _: then(answer.refused), ranges=ranges, publishes=(len(bodies), sum(bodies[:-1])),
+            numbered=tuple((producer, tuple(own)) for producer, own in numbers.items()),
+        )  # fmt: skip
 
     def refuse_numbers(self, named: Sequence[Named], then: Callable[[], None]) -> None:
         """By a part that its owner must refuse, in its place among the publishes: nothing of it is stored, and of what
