@@ -214,6 +214,9 @@ class Ask(ProxyMessage, frozen=True, tag=27):
     if_settled: bool = False
     """Of ASK_DELETE: `if_empty`, and what is unacknowledged counts as well. An owner of an older release passes it
     over."""
+    numbered: tuple[tuple[Producer, tuple[tuple[Whole, Whole, Whole], ...]], ...] = ()
+    """Of ASK_JUDGE: messages whose producers number them: place among the part's messages, from 0, the producer's
+    number, and bytes of the body (feature level 7)."""
 
     def __post_init__(self) -> None:
         if (self.word is None) != (self.what != ASK_LEASE):

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from clusterbroker.broker.access import together
+from clusterbroker.broker.access.together import Together
 from clusterbroker.broker.fronts.amqp10 import transacting
 from clusterbroker.broker.fronts.amqp10.resuming import RECOVERY
 from clusterbroker.broker.fronts.amqp10.transacting import TIMEOUT_MS
@@ -28,7 +30,7 @@ from tests.unit.broker.fronts.amqp10.harness import Peer, bodies
 from tests.unit.broker.fronts.amqp10.test_settling import Link, settle, tags
 from tests.unit.broker.fronts.amqp10.test_suspending import KEPT_S, enter, fill
 from tests.unit.broker.fronts.amqp10.test_transactions_order import Second, numbered, stored
-from tests.unit.broker.fronts.amqp10.test_transactions_together import WHERE, counts, place
+from tests.unit.broker.fronts.amqp10.test_transactions_together import WHERE, counts, place, refused
 from tests.unit.broker.node.node_cluster import Cluster
 
 
@@ -121,6 +123,103 @@ def test_a_link_that_goes_on_elsewhere_meanwhile() -> None:
     later.say(attach)
     assert isinstance(transaction.discharge(), Rejected)
     accepted_behind(producer, site)
+
+
+@WHERE
+@pytest.mark.parametrize("is_seeded", [False, True])
+def test_a_queue_that_is_full_refuses_the_whole(where: str, is_seeded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if is_seeded:
+        monkeypatch.setattr(together, "ASKED_BY_NUMBER", 1 << 30)
+        monkeypatch.setattr(LocalQueue, "judge", lambda _queue, _part, _now_ms, then: then(""))
+    world, site = place(where)
+    producer = Producer(site)
+    outcome = producer.posted(1, "out", "full").discharge()
+    if is_seeded:
+        assert counts(world, "out", "full") in ([1, 1], [1, 2]), "the lines below find it"
+        return
+    assert "'full'" in refused(outcome)
+    assert counts(world, "out", "full") == [0, 1]
+    accepted_behind(producer, site)
+
+
+@pytest.mark.parametrize("is_seeded", [False, True])
+def test_a_link_that_goes_on_elsewhere_behind_the_question(is_seeded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What settles is the decision, and refused: the other queue gets nothing, and its number is free."""
+    if is_seeded:
+        monkeypatch.setattr(together, "ASKED_BY_NUMBER", 1 << 30)
+    world, site = place("elsewhere")
+    fill(site, 1)
+    producer = Producer(site)
+    held = tags(Link(producer.peer).take(1))
+    transaction = producer.posted(1, "out")
+    settle(producer.peer, 0, transaction.retiring())
+    owner = str(world["a"].map.queue("/", "q").owner)
+    decide = Together._decide
+
+    def cut_off(self: Together) -> None:
+        decide(self)
+        world.unlink(site.name, owner)
+
+    monkeypatch.setattr(Together, "_decide", cut_off)
+    assert transaction.discharge() is None
+    later = enter(world[next(name for name in "abc" if name not in (owner, site.name))])
+    source = Source(address="/queues/q", timeout=KEPT_S, durable=2, expiry_policy="never")
+    attach = Attach(
+        name="r", handle=later.handle(), role=True, source=source, target=Target(),
+        unsettled=dict.fromkeys(held), desired_capabilities=(RECOVERY,),
+    )  # fmt: skip
+    later.say(attach)
+    world.relink()
+    world.wait(2000)
+    assert "not hold" in refused(bodies(producer.peer.raw(b""), Disposition)[-1].state)
+    if is_seeded:
+        assert counts(world, "q", "out") == [1, 1], "the lines below find it"
+        return
+    assert counts(world, "q", "out") == [1, 0]
+    accepted_behind(producer, site)
+
+
+@WHERE
+@pytest.mark.parametrize(
+    "limit", [{"x_max_length": 2}, {"x_max_length_bytes": 12}], ids=lambda limit: next(iter(limit))
+)
+def test_what_a_queue_has_needs_no_room_there(where: str, limit: dict[str, int]) -> None:
+    """Of a transaction that comes again, perhaps with more, or in another order."""
+    world, site = place(where)
+    client = (world if where == "alone" else world["b"]).client()
+    client.declare("two", x_overflow="reject-publish", **limit)
+    producer = Producer(site, "two", "out", "q2")
+
+    def sent(*numbers: int) -> Any:
+        transaction = producer.posted(numbers[0], "two", "out")
+        for number in numbers[1:]:
+            for name in ("two", "out"):
+                producer.send(name, number, state=TransactionalState(txn_id=transaction.number))
+        return transaction.discharge()
+
+    assert isinstance(sent(1), Accepted)
+    assert "'two'" in refused(sent(1, 2, 3))
+    assert counts(world, "two", "out") == [1, 1]
+    assert isinstance(sent(2, 1), Accepted)
+    assert counts(world, "two", "out") == [2, 2]
+    assert isinstance(sent(1, 2), Accepted)
+    assert "'two'" in refused(sent(1, 3))
+    assert counts(world, "two", "out") == [2, 2]
+    assert isinstance(producer.posted(3, "out", "q2").discharge(), Accepted)
+    assert counts(world, "two", "out", "q2") == [2, 3, 1]
+
+
+def test_below_level_7_each_queue_decides_for_itself() -> None:
+    world = Cluster("a", "b", "c", level=6)
+    for name in ("out", "q2", "full"):
+        world["b"].client().declare(
+            name, **({"x_max_length": 1, "x_overflow": "reject-publish"} if name == "full" else {})
+        )
+    fill(world["b"], 1, "full")
+    owner = str(world["a"].map.queue("/", "full").owner)
+    producer = Producer(world[next(name for name in "abc" if name != owner)])
+    assert isinstance(producer.posted(1, "out", "full").discharge(), Rejected)
+    assert counts(world, "out", "full") == [1, 1]
 
 
 def test_the_answer_waits_for_queues_that_have_no_owner_and_the_next_owner_knows() -> None:
