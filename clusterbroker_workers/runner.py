@@ -38,7 +38,8 @@ from .connecting import GONE, Dialler, SignInRefused
 from .environment import Environment
 from .errors import Busy, Fail, Retry
 from .request import Request
-from .spare import assigned
+from .several import Several
+from .spare import Keys, Line
 from .worker import Worker
 
 EXIT_DRAINED: Final = 0
@@ -58,6 +59,8 @@ class Reply:
     detail: str = ""
 
 
+KEYS_MAX: Final = 100
+"""Of a worker that serves several: the broker allows no more."""
 Outcome: TypeAlias = Reply | Busy | Retry
 Identity: TypeAlias = tuple[str, str, str, bytes]
 """(correlation id, reply_to, message id, digest of the body): the same for all deliveries of a request."""
@@ -82,6 +85,8 @@ class Runner:
         self._threads = ThreadPoolExecutor(environment.prefetch, thread_name_prefix="handler")
         self._stop = asyncio.Event()
         self._loaded = False
+        self._several: Several | None = None
+        """Where it serves several keys."""
         self._computing: dict[Identity, asyncio.Task[Outcome]] = {}
         self._at_work: set[asyncio.Task[None]] = set()
         self._activity: AbstractChannel | None = None
@@ -138,10 +143,15 @@ class Runner:
     async def _serve(self, connection: aio_pika.abc.AbstractConnection, lost: asyncio.Event) -> int | None:
         self._activity = await connection.channel(publisher_confirms=False)
         if self._environment.spare:
-            key = asyncio.create_task(assigned(connection, self._environment))
+            line = await Line.open(connection)
+            key = asyncio.create_task(line.key(self._environment))
             if not await self._comes(key, lost):
                 return EXIT_DRAINED if self._stop.is_set() else None
-            self._environment = key.result()
+            told = key.result()
+            if not isinstance(told, Environment):
+                return await self._serve_several(connection, lost, line, told)
+            await line.close()
+            self._environment = told
         environment = self._environment
         await self._report("started")
         if not self._loaded:
@@ -179,6 +189,27 @@ class Runner:
         self._stop.set()
         return await self._finish()
 
+    async def _serve_several(
+        self, connection: aio_pika.abc.AbstractConnection, lost: asyncio.Event, line: Line, keys: Keys
+    ) -> int | None:
+        """One connection's life of a worker that serves several keys."""
+        if self._several is None:
+            environment = self._environment
+            self._several = Several(self._worker, environment.id, environment.prefetch, self._call, self._process)
+            self._threads = ThreadPoolExecutor(KEYS_MAX * environment.prefetch, thread_name_prefix="handler")
+        following = asyncio.create_task(self._several.follow(connection, line, keys))
+        try:
+            if await self._comes(following, lost):
+                following.result()
+            if not self._stop.is_set():
+                self._dialler.leave()
+                return None
+            following.cancel()
+            await self._several.drain()
+            return await self._finish()
+        finally:
+            following.cancel()
+
     async def _comes(self, work: asyncio.Task[Any], lost: asyncio.Event | None = None) -> bool:
         """Whether it is done before TERM, and before the connection is lost."""
         ends = [asyncio.create_task(each.wait()) for each in (self._stop, lost) if each is not None]
@@ -193,9 +224,10 @@ class Runner:
 
     async def _finish(self) -> int:
         """Wait for what is at work, `grace_s` at most."""
-        if self._at_work:
-            await asyncio.wait(self._at_work, timeout=self._environment.grace_s)
-        if left := sum(not task.done() for task in self._at_work):
+        at_work = self._at_work if self._several is None else self._several.at_work
+        if at_work:
+            await asyncio.wait(at_work, timeout=self._environment.grace_s)
+        if left := sum(not task.done() for task in at_work):
             logger.warning("%d requests were at work after %g s; they come again", left, self._environment.grace_s)
             return EXIT_CUT_SHORT
         return EXIT_DRAINED
@@ -225,7 +257,7 @@ class Runner:
 
     async def _process(self, channel: AbstractChannel, message: AbstractIncomingMessage) -> None:
         try:
-            await self._report("request-received")
+            await self._report("request-received", key=message.routing_key)
             deadline = h.number(message.headers, h.DEADLINE)
             if deadline is not None and deadline < time.time() * 1_000:
                 await message.ack()  # nobody waits for it any more
@@ -274,7 +306,7 @@ class Runner:
 
         def progress(part: float) -> None:
             told = {"x-progress": part, "x-correlation-id": message.correlation_id or ""}
-            asyncio.run_coroutine_threadsafe(self._report("progress", told), self._loop)
+            asyncio.run_coroutine_threadsafe(self._report("progress", told, message.routing_key), self._loop)
 
         return Request(
             key=message.routing_key or "",
@@ -341,15 +373,16 @@ class Runner:
 
     # ---- activity ----
 
-    async def _report(self, event: str, told: Mapping[str, Any] | None = None) -> None:
-        """Activity is a hint: the broker sees consumers, deliveries and acks itself, so a lost report is no error."""
+    async def _report(self, event: str, told: Mapping[str, Any] | None = None, key: str | None = None) -> None:
+        """Activity is a hint: the broker sees consumers, deliveries and acks itself, so a lost report is no error.
+        `key`: of the request; None: the worker's."""
         channel = self._activity
         if channel is None or channel.is_closed:
             return
         message = aio_pika.Message(b"", headers={h.EVENT: event, h.WORKER: self._environment.id, **(told or {})})
         with contextlib.suppress(*GONE):
             exchange = await channel.get_exchange(self._environment.activity_exchange, ensure=False)
-            await exchange.publish(message, self._environment.key, mandatory=False)
+            await exchange.publish(message, self._environment.key if key is None else key, mandatory=False)
 
 
 def configure_log() -> None:

@@ -17,7 +17,13 @@ class Worker:
     """
 
     def load(self, key: str) -> Awaitable[None] | None:  # noqa: ARG002
-        """Prepare for a key, before the first request. An exception ends the process with status 70."""
+        """Prepare for a key, before its first request. An exception ends the process with status 70; where a worker
+        serves several keys, it counts as a start of this key that failed, and the worker goes on with the others."""
+        return None
+
+    def unload(self, key: str) -> Awaitable[None] | None:  # noqa: ARG002
+        """Where a worker serves several keys: this one is given back, and no request of it is at work. It may come
+        again: then `load` is called again. An exception ends the process."""
         return None
 
     def handle(self, request: Request) -> Awaitable[Result] | Result:

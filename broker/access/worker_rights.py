@@ -1,7 +1,7 @@
 """The rights of a worker that its pool has started: those of its launch, and no account's.
 
-    read     the queue of its key; a spare, which has none yet, reads none
-    write    the pool's exchange of reports; the pool's delayed exchange under its own key (a request that it puts off);
+    read     the queue of its key, or of each one that it has; a spare, which has none yet, reads none
+    write    the pool's exchange of reports; the pool's delayed exchange under its keys (a request that it puts off);
              the default exchange, for reply addresses of requests that it holds at that moment, and whose publisher may
              hear an answer there (flag ANSWERABLE, `broker.access.pool_requests`): a worker has no more rights than
              those whom it serves. An answer to any other address of a request that it holds is taken, and goes nowhere
@@ -11,6 +11,7 @@ Each connection has rights of its own, for what is held is its own. A launch tha
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from clusterbroker.broker.content.properties import properties_of
@@ -89,6 +90,12 @@ class WorkerRights:
         known = self._map.pools.launch(self.launch_id)
         return None if known is None or known.revoked else known
 
+    def _keys(self, launch: Launch) -> Sequence[str]:
+        """Those that are its own now."""
+        if not launch.spare:
+            return (launch.key,)
+        return [one.key for one in self._map.pools.assignments(launch.launch_id)]
+
     @property
     def gone(self) -> str:
         """Why the connection ends; empty: it may go on."""
@@ -110,7 +117,7 @@ class WorkerRights:
             return False
         names = self._map.pools.names(launch.pool_id)
         if kind == "read":
-            return not launch.spare and resource == names.request_queue(launch.key)
+            return any(resource == names.request_queue(key) for key in self._keys(launch))
         return kind == "write" and resource in ("", names.exchange_of(names.activity), names.delayed)
 
     def topic_allowed(self, vhost: str, kind: TopicPermissionKind, exchange: str, routing_key: str) -> bool:  # noqa: ARG002
@@ -130,7 +137,7 @@ class WorkerRights:
         if exchange in (names.exchange_of(names.activity), ASKED):
             return True
         if exchange == names.delayed:
-            return not launch.spare and key == launch.key
+            return key in self._keys(launch)
         return not exchange and self._addresses.has(key)
 
     def unheard(self, key: str) -> bool:

@@ -18,9 +18,9 @@ app = typer.Typer(no_args_is_help=True, help="Worker pools, their groups and wor
 app.command("drivers")(pool_drivers)
 
 
-def _key_of(value: Any) -> str:
+def _keys_of(value: Any) -> str:
     """A spare has none."""
-    return "(spare)" if value is None else quoted(value)
+    return ", ".join(map(quoted, value)) if value else "(spare)"
 
 
 POOLS = Table(
@@ -59,7 +59,7 @@ GROUPS = Table(
 WORKERS = Table(
     (
         Column("id"),
-        Column("key", show=_key_of),
+        Column("keys", show=_keys_of),
         Column("place"),
         Column("revoked"),
         Column("version", wide=True),

@@ -323,6 +323,7 @@ class ClientConnection(ABC):
         if gone := self.access.rights.gone:
             self.fail_for(Cause.UNAUTHORIZED, gone)
             return
+        self.access.renew(self.access.rights, self.access.until_ms)
         for channel in tuple(self.channels.values()):
             channel.review_rights()
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 from urllib.parse import unquote_plus
 
 from clusterbroker.broker.pools.credentials import launch_of
-from clusterbroker.cluster.wiring.pool_entities import Launch, Pool
+from clusterbroker.cluster.wiring.pool_entities import Pool
 from clusterbroker.cluster.wiring.pool_names import PoolNames
 from clusterbroker.cluster.wiring.pool_rules import key_matches
 
@@ -42,10 +42,10 @@ def status(reading: Reading, query: str) -> Document:
     pools = [pool for vhost in vhosts for pool in reading.map.pools.all(vhost) if not pool.deleting]
     for pool in pools:
         if keys is None:
-            workers.update({one.launch_id: _state(reading, pool, one) for one in _launches(reading, pool, None)})
+            workers.update({one: _state(reading, pool, one, of) for one, of in _workers(reading, pool, None)})
             continue
         for key in keys:
-            found = [_state(reading, pool, one) for one in _launches(reading, pool, key)]
+            found = [_state(reading, pool, one, of) for one, of in _workers(reading, pool, key)]
             if found:
                 workers[key] = max(found, key=lambda one: one["status"] == "Ready")
             elif not pool.starts_workers and key_matches(pool.settings, key) and _open(reading, pool, key):
@@ -57,19 +57,25 @@ def _open(reading: Reading, pool: Pool, key: str) -> bool:
     return may_read(reading, pool, PoolNames(pool.name).request_queue(key))
 
 
-def _launches(reading: Reading, pool: Pool, key: str | None) -> list[Launch]:
-    """Of workers that get requests, or will."""
+def _workers(reading: Reading, pool: Pool, key: str | None) -> list[tuple[str, str]]:
+    """Ids of workers that get requests, or will, and of which key; one of several keys is told with the first one, or
+    with the one that was asked for."""
     known = reading.map.pools
-    found = known.launches(pool.pool_id) if key is None else known.launches_of(pool.pool_id, key)
-    return [one for one in found if not (one.revoked or one.retired or one.spare) and _open(reading, pool, one.key)]
+    if key is not None:
+        found = [(one, key) for one, leaves in known.workers_of(pool.pool_id, key).items() if not leaves]
+    else:
+        found = []
+        for launch in known.launches(pool.pool_id):
+            several = [one.key for one in known.assignments(launch.launch_id) if not one.retired]
+            if not (launch.revoked or launch.retired):
+                found += [(launch.launch_id, of) for of in (several[:1] if launch.spare else [launch.key])]
+    return [(one, of) for one, of in found if _open(reading, pool, of)]
 
 
-def _state(reading: Reading, pool: Pool, launch: Launch) -> Document:
-    ready = launch.launch_id in _consuming(reading, pool, launch.key)
+def _state(reading: Reading, pool: Pool, worker_id: str, key: str) -> Document:
+    ready = worker_id in _consuming(reading, pool, key)
     return {
-        "worker_metadata": {
-            "external_id": launch.launch_id, "worker_id": launch.launch_id, "worker_key": launch.key,
-        },
+        "worker_metadata": {"external_id": worker_id, "worker_id": worker_id, "worker_key": key},
         "status": "Ready" if ready else "Loading",
     }  # fmt: skip
 

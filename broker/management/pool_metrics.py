@@ -15,6 +15,7 @@ from clusterbroker.broker.stats.pools import NO_TIMES, PoolRow, TimesRow
 from clusterbroker.broker.stats.rows import NodeRow, QueueRow
 from clusterbroker.cluster.ids import LogIndex, NodeId
 from clusterbroker.cluster.wiring.pool_entities import Launch, Pool
+from clusterbroker.cluster.wiring.view import ClusterView
 
 from .metrics_text import Named, labels, written
 from .replica import Replica
@@ -27,8 +28,9 @@ STATES = ("ordered", "revoked", "spare")
 """Of workers."""
 
 
-def _state(launch: Launch) -> str:
-    return "revoked" if launch.revoked else "spare" if launch.spare else "ordered"
+def _state(view: ClusterView, launch: Launch) -> str:
+    free = launch.spare and not view.pools.assignments(launch.launch_id)
+    return "revoked" if launch.revoked else "spare" if free else "ordered"
 
 
 def pools(replica: Replica, node: NodeRow | None, queues: dict[int, QueueRow]) -> Iterator[str]:
@@ -52,7 +54,7 @@ def pools(replica: Replica, node: NodeRow | None, queues: dict[int, QueueRow]) -
             continue
         states = Counter(group.state for group in groups)
         samples["groups"] += [(labels({**named, "state": one}), states[one]) for one in ("active", "unbound")]
-        launches = Counter(map(_state, view.launches(pool.pool_id)))
+        launches = Counter(_state(replica.map, one) for one in view.launches(pool.pool_id))
         samples["workers"] += [(labels({**named, "state": one}), launches[one]) for one in STATES]
     for name, text in (
         ("waiting", "Requests that wait, in queues led here"),

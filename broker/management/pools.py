@@ -16,7 +16,7 @@ from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.cluster.wiring.pool_commands import GroupWord
 from clusterbroker.cluster.wiring.pool_entities import NO_KEY, NOOP, Group, Launch, Pool, PoolSettings
 from clusterbroker.cluster.wiring.pool_names import PoolNames
-from clusterbroker.cluster.wiring.pool_rules import CHOICES, RANGES, SPARES, key_matches
+from clusterbroker.cluster.wiring.pool_rules import CHOICES, KEYS_PER_WORKER, RANGES, SPARES, key_matches
 
 from .errors import bad_request, object_not_found
 from .exchanges import open_vhosts
@@ -24,7 +24,7 @@ from .forms import Form, Said
 from .paging import Listing
 from .reading import Document, Reading
 
-SETTINGS: Final = (*PoolSettings.__struct_fields__, SPARES)
+SETTINGS: Final = (*PoolSettings.__struct_fields__, SPARES, KEYS_PER_WORKER)
 
 
 def _number(name: str, about: str) -> Any:
@@ -66,6 +66,7 @@ class Settings(Form):
     status_type: Annotated[str, _choice("status_type")] = "bytes"
     keys: Annotated[str, Meta(description="RE2 that keys match; empty: any")] = ""
     spares: Annotated[int, _number(SPARES, "Workers of the pool that are kept ready without a key")] = 0
+    keys_per_worker: Annotated[int, _number(KEYS_PER_WORKER, "Keys that a worker serves at most")] = 1
 
     def settings(self) -> PoolSettings:
         """Of the wiring, which judges them."""
@@ -121,14 +122,18 @@ def document(reading: Reading, pool: Pool) -> Document:
         "exchange": names.exchange,
         "groups": len(groups),
         "workers": len(pools.launches(pool.pool_id)),
-        "spares": len(pools.launches_of(pool.pool_id, NO_KEY)),
+        "spares": sum(not pools.assignments(one.launch_id) for one in pools.launches_of(pool.pool_id, NO_KEY)),
         "consumers": sum(one["consumers"] for one in waiting),
         "waiting": sum(one["waiting"] for one in waiting),
         "held": sum(one["held"] for one in waiting),
         "orphans": _numbers(reading, pool.orphans)["waiting"],
         "dead": _numbers(reading, pool.dead)["waiting"],
         "poison": _numbers(reading, pool.poison)["waiting"],
-        "settings": {**asdict(pool.settings), SPARES: pools.spares(pool.pool_id)},
+        "settings": {
+            **asdict(pool.settings),
+            SPARES: pools.spares(pool.pool_id),
+            KEYS_PER_WORKER: pools.keys_per_worker(pool.pool_id),
+        },
     }
 
 
@@ -205,10 +210,14 @@ def workers(reading: Reading, vhost: str, name: str) -> Listing[Launch]:
     themselves are consumers only."""
     pool = _find(reading, vhost, name)
     names = PoolNames(pool.name)
+
+    def keys(launch: Launch) -> list[str]:
+        return [key for key in _keys(reading, launch) if may_read(reading, pool, names.request_queue(key))]
+
     found = [
         launch
         for launch in reading.map.pools.launches(pool.pool_id)
-        if may_read(reading, pool, names.request_queue(launch.key))
+        if may_read(reading, pool, names.request_queue(launch.key)) or keys(launch)
     ]
     return Listing(
         found,
@@ -216,11 +225,18 @@ def workers(reading: Reading, vhost: str, name: str) -> Listing[Launch]:
         place=lambda launch: (pool.vhost, launch.launch_id),
         document=lambda launch: {
             "vhost": pool.vhost, "pool": pool.name, "id": launch.launch_id,
-            "key": None if launch.spare else launch.key, "spare": launch.spare, "place": launch.place,
+            "key": None if launch.spare else launch.key, "keys": keys(launch),
+            "spare": launch.spare and not _keys(reading, launch), "place": launch.place,
             "version": launch.version, "generation": launch.generation, "retired": launch.retired,
             "revoked": launch.revoked,
         },
     )  # fmt: skip
+
+
+def _keys(reading: Reading, launch: Launch) -> list[str]:
+    """Of a worker, those that it has now."""
+    several = [one.key for one in reading.map.pools.assignments(launch.launch_id)]
+    return several if launch.spare else [launch.key]
 
 
 # -- what changes ---------------------------------------------------------------------------------------------
@@ -230,7 +246,13 @@ def declaration(said: Said, at_ms: int, vhost: str, name: str) -> c.DeclarePool:
     """The node that orders it refuses (400) a template that no member has."""
     body = Declaration.of(said)
     return c.DeclarePool(
-        at_ms=at_ms, vhost=vhost, name=name, template=body.template, settings=body.settings(), spares=body.spares
+        at_ms=at_ms,
+        vhost=vhost,
+        name=name,
+        template=body.template,
+        settings=body.settings(),
+        spares=body.spares,
+        keys_per_worker=body.keys_per_worker,
     )
 
 
@@ -241,8 +263,15 @@ def change(reading: Reading, said: Said, vhost: str, name: str) -> list[c.AnyCom
     if unknown:
         raise bad_request(f"no setting '{unknown[0][:64]}': known are {', '.join(SETTINGS)}")
     body, only = Settings.of(said), tuple(sorted(said))
-    settings, spares = body.settings(), body.spares
-    command = c.SetPool(at_ms=reading.now_ms, vhost=vhost, name=name, settings=settings, only=only, spares=spares)
+    command = c.SetPool(
+        at_ms=reading.now_ms,
+        vhost=vhost,
+        name=name,
+        settings=body.settings(),
+        only=only,
+        spares=body.spares,
+        keys_per_worker=body.keys_per_worker,
+    )
     return [command] if only else []
 
 

@@ -9,14 +9,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from clusterbroker.broker.pools.fleet import MEMORY, Place
 from clusterbroker.broker.pools.group_queue import GroupQueue
-from clusterbroker.broker.pools.messages import AskPool, GroupTold, PlaceTold, SpareTold, StartsFail, WorkerTold
+from clusterbroker.broker.pools.messages import (
+    AskPool,
+    GroupTold,
+    KeyFailed,
+    PlaceTold,
+    SpareTold,
+    StartsFail,
+    WorkerTold,
+)
 from clusterbroker.broker.pools.orphan_queue import OrphanQueue
+from clusterbroker.broker.pools.places import MEMORY, Place
 from clusterbroker.broker.pools.times import PoolTimes
 from clusterbroker.cluster.ids import LogIndex, NodeId
 from clusterbroker.cluster.wiring.levels import STARTED_WORKERS
-from clusterbroker.cluster.wiring.pool_entities import NOOP, Launch, Pool
+from clusterbroker.cluster.wiring.pool_entities import NOOP, Assignment, Launch, Pool
 
 if TYPE_CHECKING:
     from typing import Protocol
@@ -58,8 +66,9 @@ class PoolDesk:
         self._failures: dict[tuple[int, str], tuple[int, str]] = {}
         """(pool, key) -> until when its starts fail, and why they did last."""
         self._times: dict[LogIndex, PoolTimes] = {}
-        self._asking: dict[str, Callable[[Launch], object]] = {}
-        """Spares that wait here for their keys."""
+        self._asking: dict[str, tuple[Mapping[str, int], Callable[[Launch], object]]] = {}
+        """Spares that wait here for their keys, and workers of several keys for a change of these, from what they know
+        (key -> index of its assignment)."""
         self._sends = False
         """The cluster is at the level of these frames, as far as was looked."""
         self.launches_told: Callable[[], None] = _nobody
@@ -71,6 +80,7 @@ class PoolDesk:
             WorkerTold: lambda _peer, told, _: self.tell_controller(told, again=False),
             StartsFail: lambda _peer, told, _: self._failure(told),
             SpareTold: lambda _peer, told, _: self._tell_spare(told, again=False),
+            KeyFailed: lambda _peer, told, _: self.tell_key_failed(told, again=False),
             AskPool: lambda _peer, told, _: self._tell_all(told.pool_id),
         }
 
@@ -233,6 +243,14 @@ class PoolDesk:
         elif again:
             self._to_controller(told.pool_id, told)
 
+    def tell_key_failed(self, told: KeyFailed, again: bool = True) -> None:
+        """To the controller. `again`: it may be elsewhere."""
+        queue = self._fleet_of(told.pool_id)
+        if queue is not None:
+            queue.key_failed(told)
+        elif again:
+            self._to_controller(told.pool_id, told)
+
     def tell_failure(self, told: StartsFail) -> None:
         """To all: the owner of the group's queue answers what waits, the responder says why."""
         self._failure(told)
@@ -282,30 +300,54 @@ class PoolDesk:
 
     # -- launches -----------------------------------------------------------------------------------------------
 
-    def await_key(self, launch_id: str, told: Callable[[Launch], object]) -> None:
-        """`told` is called with the launch as soon as it has its key, of the last one that asked for it."""
+    def await_key(self, launch_id: str, known: Mapping[str, int], told: Callable[[Launch], object]) -> None:
+        """`told` is called with the launch as soon as it has its key, of the last one that asked for it; of a worker of
+        several keys, as soon as they are others than it knows."""
         launch = self._node.map.pools.launch(launch_id)
         if launch is None or launch.revoked:
             return  # its connection ends
-        if not launch.spare:
+        if self._has_news(launch, known):
             told(launch)
-            return
-        self._asking[launch_id] = told
-        self._tell_spare(SpareTold(launch.pool_id, launch_id))
+        else:
+            self._asking[launch_id] = known, told
+        if launch.spare:
+            self._tell_spare(SpareTold(launch.pool_id, launch_id))
+
+    def _has_news(self, launch: Launch, known: Mapping[str, int]) -> bool:
+        pools = self._node.map.pools
+        return not launch.spare or {one.key: one.assigned for one in pools.assignments(launch.launch_id)} != known
 
     def _tell_key(self, launch: Launch, over: bool) -> None:
-        if launch.launch_id in self._asking and (over or not launch.spare):
-            told = self._asking.pop(launch.launch_id)
+        known, told = self._asking.get(launch.launch_id, ({}, None))
+        if told is not None and (over or self._has_news(launch, known)):
+            del self._asking[launch.launch_id]
             if not over:
                 told(launch)
+
+    def key_changed(self, one: Assignment, ended: bool) -> None:
+        """A worker of several keys has another one, gets no more of it, or has it no more."""
+        launch = self._node.map.pools.launch(one.launch_id)
+        if launch is not None:
+            self._tell_key(launch, bool(launch.revoked))
+        for key in (one.key, *(other.key for other in self._node.map.pools.assignments(one.launch_id))):
+            self._workers_changed(one.pool_id, key)
+        orphans = self._fleet_of(one.pool_id)
+        if orphans is not None:
+            orphans.key_changed(one, ended)
+
+    def _workers_changed(self, pool_id: LogIndex, key: str) -> None:
+        """Of a key; which others its workers have is among that."""
+        group = self._node.map.pools.group(pool_id, key)
+        queue = None if group is None else self._node.queues.get(group.queue_id)
+        if isinstance(queue, GroupQueue):
+            queue.launches_changed()
 
     def launch_changed(self, launch: Launch, ended: bool, exit_status: int | None = None, peak: int = 0) -> None:
         """One was ordered, assigned, retired, revoked, or is gone."""
         self._tell_key(launch, ended or bool(launch.revoked))
-        group = self._node.map.pools.group(launch.pool_id, launch.key)
-        queue = None if group is None else self._node.queues.get(group.queue_id)
-        if isinstance(queue, GroupQueue):
-            queue.launches_changed()
+        keys = [one.key for one in self._node.map.pools.assignments(launch.launch_id)]
+        for key in (launch.key, *keys):
+            self._workers_changed(launch.pool_id, key)
         orphans = self._fleet_of(launch.pool_id)
         if orphans is not None:
             if ended:

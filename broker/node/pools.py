@@ -20,7 +20,7 @@ from clusterbroker.broker.queues.producers import dead_letter_producer
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.cluster.ids import LogIndex, QueueId
 from clusterbroker.cluster.wiring.entities import Queue as QueueEntity
-from clusterbroker.cluster.wiring.pool_entities import Group, Launch, Pool
+from clusterbroker.cluster.wiring.pool_entities import Assignment, Group, Launch, Pool
 from clusterbroker.cluster.wiring.pool_names import PoolNames
 from clusterbroker.journal.record import Message
 
@@ -138,7 +138,15 @@ class NodePools:
         known = self._node.map.pools.launch(launch.launch_id)
         if known is not None and not known.revoked:
             return
-        for connection_id in self._node.occupancy.connections_of(user_of(launch.launch_id)):
+        self._review(launch.launch_id)
+
+    def key_ended(self, one: Assignment) -> None:
+        """A worker of several keys has one less: it consumes it no more."""
+        if self._node.map.pools.launch(one.launch_id) is not None:
+            self._review(one.launch_id)
+
+    def _review(self, launch_id: str) -> None:
+        for connection_id in self._node.occupancy.connections_of(user_of(launch_id)):
             connection = self._node.clients.get(connection_id)
             if connection is not None:
                 self._node.setting_aside.notify(connection, connection.review_rights)

@@ -179,6 +179,15 @@ def launch_ended(node: ReactingNode, change: changes.LaunchEnded) -> None:
     node.pool_desk.launch_changed(change.launch, True, change.exit_status, change.peak_bytes)
 
 
+def assignment_changed(node: ReactingNode, change: changes.AssignmentChanged) -> None:
+    node.pool_desk.key_changed(change.assignment, ended=False)
+
+
+def assignment_ended(node: ReactingNode, change: changes.AssignmentEnded) -> None:
+    node.pools.key_ended(change.assignment)
+    node.pool_desk.key_changed(change.assignment, ended=True)
+
+
 def level_raised(node: ReactingNode, _change: changes.LevelRaised) -> None:
     node.pool_desk.level_raised()
 
@@ -209,6 +218,8 @@ REACTIONS: Final[dict[type, Callable[[ReactingNode, Any], None]]] = {
     changes.GroupEnded: lambda node, change: node.pools.group_ended(change.group),
     changes.LaunchChanged: launch_changed,
     changes.LaunchEnded: launch_ended,
+    changes.AssignmentChanged: assignment_changed,
+    changes.AssignmentEnded: assignment_ended,
     changes.ExchangeDeclared: exchange_declared,
     changes.ExchangeDeleted: exchange_deleted,
     changes.Bound: lambda node, change: node.vhosts[change.binding.vhost].bind(change.binding),

@@ -44,6 +44,8 @@ class Settings:
     """Workers of the pool."""
     prefetch: int = 1
     """`c`: messages that a worker holds at once."""
+    keys_per_worker: int = 1
+    """Keys that a worker serves at most."""
     target_wait_s: float = 5.0
     """Time in which a backlog is to be gone."""
     service_s: float = 1.0
@@ -71,6 +73,7 @@ class Settings:
     def __post_init__(self) -> None:
         assert 0 <= self.min <= self.max, "min and max of a pool are in order"
         assert self.prefetch >= 1, "a worker holds at least one message"
+        assert self.keys_per_worker >= 1, "a worker serves a key"
         assert self.target_wait_s > 0, "a backlog has time"
         assert self.memory >= 1, "a worker takes memory"
         assert 0 < self.max_share <= 1, "a share is a part of a place"
@@ -108,6 +111,8 @@ class WorkerFacts:
     version: str = ""
     pending: bool = False
     """The log has not answered its launch: nothing can be said of it by its id."""
+    host: str = ""
+    """Where workers serve several keys: the one whose key this is. It is among the pool's spares."""
 
     @property
     def active(self) -> bool:
@@ -140,6 +145,8 @@ class GroupFacts:
     workers: tuple[WorkerFacts, ...] = ()
     tenant: str = ""
     pinned: bool = False
+    suspects: bool = False
+    """Workers were lost with some of its requests: they go to a worker that serves no other key."""
 
     @property
     def backlog(self) -> int:
@@ -181,7 +188,7 @@ class PoolFacts:
     paused: bool = False
     """Starts nothing; what runs goes on."""
     spares: tuple[WorkerFacts, ...] = ()
-    """Launches without a key."""
+    """Launches without a key; where workers serve several keys, all launches."""
     spares_wanted: int = 0
     strays: int = 0
     """Launches whose group is gone: workers of the pool until they are."""

@@ -18,54 +18,32 @@ times out as others do.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
-from clusterbroker.broker.pools.facts import (
-    MIB,
-    GroupFacts,
-    GroupState,
-    PlaceFacts,
-    PoolFacts,
-    Scaling,
-    Settings,
-    WorkerFacts,
-    WorkerState,
-)
-from clusterbroker.broker.pools.messages import GroupTold, PlaceTold, SpareTold, StartsFail, TemplateTold, WorkerTold
+from clusterbroker.broker.pools.facts import GroupFacts, GroupState, PoolFacts, WorkerFacts, WorkerState
+from clusterbroker.broker.pools.holdings import Holdings, of_seat, seat_of
+from clusterbroker.broker.pools.messages import GroupTold, KeyFailed, SpareTold, StartsFail, TemplateTold, WorkerTold
 from clusterbroker.broker.pools.orders import Assign, Fail, Launch, Order, Retire, Stop
+from clusterbroker.broker.pools.places import Place, chosen, is_there, rooms, settings_of, there
 from clusterbroker.broker.pools.policy import Gone, Policy
-from clusterbroker.cluster.wiring.pool_entities import NO_KEY, Pool, PoolSettings
+from clusterbroker.cluster.wiring.pool_entities import NO_KEY, NOOP, Assignment, Pool
 from clusterbroker.cluster.wiring.pool_entities import Launch as LaunchEntity
 from clusterbroker.cluster.wiring.pool_table import PoolTable
 
 LOST_PLACE_S: Final = 30.0
 """A foreman whose node has no lease has killed its workers by then."""
-ROOM_UNKNOWN: Final = 1 << 50
-MEMORY: Final = 256 * MIB
-"""Of a worker whose template promises none."""
 NO_TEMPLATE: Final = TemplateTold("", "")
 """Of a controller that never saw one: no place starts anything by it."""
 BATCH: Final = 100
-NOOP: Final = "noop"
-
-
-class Place(NamedTuple):
-    """A place as the controller's node knows it."""
-
-    told: PlaceTold
-    alive: bool
-    """Its node is a living member."""
-    others_bytes: int = 0
-    """Promised there to workers of other pools."""
 
 
 class Ordered(NamedTuple):
-    """A command that is due. `launch`: (number, key, place, version) each; `assign`: (id, key); else worker ids."""
+    """A command that is due. `launch`: (number, key, place, version) each; `assign`, and those about keys of workers
+    that serve several: (id, key); else worker ids."""
 
-    kind: Literal["launch", "assign", "retire", "revoke"]
+    kind: Literal["launch", "assign", "retire", "revoke", "retire_keys", "revoke_keys"]
     launches: tuple[tuple[str, str, str, str], ...] = ()
     workers: tuple[str, ...] = ()
     why: str = ""
@@ -130,6 +108,9 @@ class Fleet:
         """Key -> number -> (place, version)."""
         self._assigning: dict[str, str] = {}
         """Spares whose keys are ordered, and these."""
+        self._holdings = Holdings(pool.pool_id, table)
+        """Of workers that serve several keys."""
+        self._keys_per_worker = table.keys_per_worker(pool.pool_id)
         self._number = 0
         self._lost: dict[str, float] = {}
         self._absent: dict[str, float] = {}
@@ -144,15 +125,18 @@ class Fleet:
         """How long workers took to get ready, from their orders; spares also from their keys."""
         for launch in table.launches(pool.pool_id):
             self._know(launch, now_s).whole = False
+            for one in table.assignments(launch.launch_id):
+                self._holdings.changed(one, now_s, whole=False)
         self._taken_over = bool(self._known)
 
     # -- events -------------------------------------------------------------------------------------------------
 
     def pool_changed(self, pool: Pool) -> None:
         """It was set, paused, resumed or deleted."""
-        if pool.settings != self.pool.settings:
+        keys = self._table.keys_per_worker(pool.pool_id)
+        if (pool.settings, keys) != (self.pool.settings, self._keys_per_worker):
             self._before, self._policy = self._policy or self._before, None
-        self.pool = pool
+        self.pool, self._keys_per_worker = pool, keys
         self._wakes = True
 
     def group_changed(self, key: str) -> None:
@@ -165,17 +149,46 @@ class Fleet:
         known = self._know(launch, now_s)
         if known.key != launch.key:
             known.key, known.ordered_s, known.whole = launch.key, now_s, True
+        self._look_again(launch)
+
+    def _look_again(self, launch: LaunchEntity) -> None:
+        """At its key, or keys."""
         self._dirty[launch.key] = None
+        for key in self._holdings.keys_of(launch.launch_id):
+            self._dirty[key] = None
+        self._wakes = True
+
+    def key_changed(self, one: Assignment, now_s: float) -> None:
+        """A worker of several keys has one more, or gets no more requests of it."""
+        self._holdings.changed(one, now_s)
+        self._dirty[one.key] = None
+        self._wakes = True
+
+    def key_ended(self, one: Assignment) -> None:
+        """It has it no more."""
+        self._holdings.ended(one)
+        self._dirty[one.key] = None
+        self._wakes = True
+
+    def key_failed(self, told: KeyFailed, now_s: float) -> None:
+        """A worker of several keys says that it cannot serve this one."""
+        launch = self._table.launch(told.worker_id)
+        if launch is None or launch.revoked or self._table.assignment(told.worker_id, told.key) is None:
+            return
+        seat = seat_of(told.worker_id, told.key)
+        if self._take((Stop(told.key, seat, told.why),), now_s):
+            self._ends.append(Gone(told.key, seat, launch.place, ready=False, asked=False, detail=told.why))
         self._wakes = True
 
     def launch_ended(self, launch: LaunchEntity, exit_status: int | None, peak_bytes: int) -> None:
         """Its place has said that it is gone."""
         known = self._known.pop(launch.launch_id, None)
         self._absent.pop(launch.launch_id, None)
-        self._dirty[launch.key] = None
+        self._look_again(launch)
         if launch.launch_id in self._assigning:
             self._dirty[self._assigning.pop(launch.launch_id)] = None
-        self._wakes = True
+        keys = self._holdings.lost(launch.launch_id)
+        self._dirty.update(dict.fromkeys(keys))
         if known is None:
             return
         detail = f"exit status {exit_status}" if exit_status is not None else "no exit status"
@@ -183,6 +196,11 @@ class Fleet:
             detail += f": {known.why}"
         asked = bool(launch.revoked) or bool(launch.retired) or known.leaving is not None
         ready = (known.spare_s if launch.spare else known.ready_s) is not None
+        if ready and keys:  # whichever of them has ended it
+            for key, served in keys.items():
+                seat = seat_of(launch.launch_id, key)
+                self._ends.append(Gone(key, seat, launch.place, served, asked, detail=detail))
+            asked = True
         self._ends.append(Gone(launch.key, launch.launch_id, launch.place, ready, asked, peak_bytes, detail))
 
     def told(self, group: GroupTold, now_s: float) -> None:
@@ -201,18 +219,37 @@ class Fleet:
             self._absent.pop(worker_id, None)
             if known is None or launch is None:
                 continue
+            settled = before is not None and group.settled != before.settled
+            if launch.spare:
+                self._serves(launch, known, group, settled, now_s)
+                continue
             if self.pool.settings.ready == "consumer":
                 self._ready(launch, known, now_s)
-            settled = before is not None and group.settled != before.settled
             if held or known.held or settled:
                 known.idle_s = now_s
             known.held = held
         for worker_id in () if before is None else before.workers.keys() - group.workers.keys():
-            if worker_id in self._known:
+            if worker_id in self._known and self._known[worker_id].key == NO_KEY:
+                self._holdings.left(worker_id, group.key, now_s)
+            elif worker_id in self._known:
                 self._known[worker_id].held = 0
                 self._absent[worker_id] = now_s
+        self._holdings.silent(group)
         self._dirty[group.key] = None
         self._wakes = True
+
+    def _serves(self, launch: LaunchEntity, known: _Known, group: GroupTold, settled: bool, now_s: float) -> None:
+        """A worker of several keys consumes this one's. It has asked for it, whoever was told so."""
+        took_s = self._holdings.told(launch.launch_id, group, settled, now_s)
+        if known.spare_s is None:
+            known.spare_s = now_s
+            self._look_again(launch)
+        if took_s is not None:
+            self._readies.append((group.key, launch.place, took_s))
+            if took_s:
+                self.starts_s.append(took_s)
+        if launch.retired or known.leaving is not None:
+            self._dirty[NO_KEY] = None
 
     def _tell_failure(self, key: str, now_s: float) -> None:
         """Whoever has just begun to own a queue of the key does not know that its starts fail."""
@@ -232,8 +269,7 @@ class Fleet:
             self._ready(launch, known, now_s)
         known.memory = told.memory_bytes or known.memory
         known.why = told.why or known.why
-        self._dirty[launch.key] = None
-        self._wakes = True
+        self._look_again(launch)
 
     def spare_told(self, told: SpareTold, now_s: float) -> None:
         """By the node where it waits for its key."""
@@ -243,7 +279,7 @@ class Fleet:
         known.spare_s = now_s
         if launch.spare:
             self._took(launch, known, now_s)
-        self._wakes = True
+        self._look_again(launch)
 
     def places_changed(self) -> None:
         """One of them can start other things than before, or came, or went."""
@@ -294,13 +330,15 @@ class Fleet:
         for worker_id, key in command.assigned:
             if self._assigning.pop(worker_id, None) is not None:
                 self._dirty[key] = None
+            self._holdings.answered((worker_id, key), carried_out)
+            self._dirty[key] = None
         for worker_id in command.workers:
             known, launch = self._known.get(worker_id), self._table.launch(worker_id)
             if known is not None and launch is not None:
                 if not carried_out:
                     known.leaving = WorkerState.RETIRING if launch.retired else None
                     known.leaving_s = known.leaving_s if launch.retired else None
-                self._dirty[launch.key] = None
+                self._look_again(launch)
         self._wakes = True
 
     # -- a step -------------------------------------------------------------------------------------------------
@@ -312,7 +350,7 @@ class Fleet:
 
     def next_s(self, now_s: float) -> float | None:
         """Time of the next step without an event; None: at rest."""
-        if self._lost or self._absent:
+        if self._lost or self._absent or self._holdings.absent:
             return now_s + 1.0
         return None if self._policy is None else self._policy.next_s(now_s)
 
@@ -328,8 +366,9 @@ class Fleet:
         for group in self._facts.values():
             for worker in group.workers:
                 figures.workers[worker.state.value] = figures.workers.get(worker.state.value, 0) + 1
-        if spares := self._table.launches_of(self.pool.pool_id, NO_KEY):
-            figures.workers["spare"] = len(spares)
+        launches = self._table.launches_of(self.pool.pool_id, NO_KEY)
+        if spares := sum(not self._table.assignments(one.launch_id) for one in launches):
+            figures.workers["spare"] = spares
         return figures
 
     def step(self, places: Mapping[str, Place], own: str, now_s: float) -> None:
@@ -337,13 +376,15 @@ class Fleet:
         self._wakes = False
         if self.pool.deleting or not self.pool.starts_workers:
             return
-        template = self._chosen(places, own)
+        template = chosen(self.pool, places, own)
         if template is None:  # nothing is started; what runs ends as ever
             template = self._template or NO_TEMPLATE
         if self._policy is None or self._memory_of(template) != self._memory_of(self._template):
             taken_over = self._taken_over and now_s < self._begun_s + LOST_PLACE_S
             before, self._before = self._policy or self._before, None
-            self._policy = Policy(settings_of(self.pool.settings, template), now_s, taken_over=taken_over)
+            self._policy = Policy(
+                settings_of(self.pool.settings, template, self._keys_per_worker), now_s, taken_over=taken_over
+            )
             if before is not None:
                 self._policy.fail_as(before)
             failed, self._failed = self._failed, []
@@ -361,7 +402,7 @@ class Fleet:
         launches = self._table.launches(self.pool.pool_id)
         strays = [one for one in launches if not one.spare and self._table.group(self.pool.pool_id, one.key) is None]
         facts = PoolFacts(
-            self._facts, self._rooms(places, template, strays), template.version, self.pool.paused,
+            self._facts, rooms(self.pool, places, template, strays), template.version, self.pool.paused,
             self._spares(places, now_s), self._table.spares(self.pool.pool_id) if template.version else 0, len(strays),
         )  # fmt: skip
         orders += policy.step(facts, now_s)
@@ -370,53 +411,19 @@ class Fleet:
         self._end_absent(now_s)
         self._end_stray(strays)
 
-    def _chosen(self, places: Mapping[str, Place], own: str) -> TemplateTold | None:
-        """The template as most places have it."""
-        votes: dict[str, list[tuple[str, TemplateTold]]] = {}
-        for name, place in places.items():
-            template = place.told.templates.get(self.pool.template)
-            if place.alive and template is not None:
-                votes.setdefault(template.version, []).append((name, template))
-        if not votes:
-            return None
-        _, found = min(
-            votes.items(), key=lambda vote: (-len(vote[1]), own not in dict(vote[1]), min(name for name, _ in vote[1]))
-        )
-        return found[0][1]
-
     @staticmethod
     def _memory_of(template: TemplateTold | None) -> tuple[int, bool]:
         return (0, False) if template is None else (template.memory_bytes, template.driver == NOOP)
 
-    def _rooms(
-        self, places: Mapping[str, Place], template: TemplateTold, strays: Iterable[LaunchEntity]
-    ) -> dict[str, PlaceFacts]:
-        """Places whose template is the chosen one. A worker takes its room until it is gone, its group's end or not."""
-        rooms = {}
-        left = Counter(launch.place for launch in strays)
-        each = template.memory_bytes or MEMORY
-        for name, place in places.items():
-            own = place.told.templates.get(self.pool.template)
-            if own is None or own.version != template.version:
-                continue
-            rooms[name] = PlaceFacts(
-                name,
-                memory=max(0, (place.told.memory_bytes or ROOM_UNKNOWN) - place.others_bytes - left[name] * each),
-                workers_max=max(0, own.max_workers - left[name]) if own.max_workers else None,
-                suspended=not place.alive or own.driver in place.told.suspended,
-                alarm=place.told.alarm,
-            )
-        return rooms
-
     def _spares(self, places: Mapping[str, Place], now_s: float) -> tuple[WorkerFacts, ...]:
-        """Workers without a key, but those whose key is ordered."""
+        """Workers without a key, but those whose key is ordered; all, where they serve several keys."""
         launches = self._table.launches_of(self.pool.pool_id, NO_KEY)
         workers = [
             self._worker(one, frozenset((one.launch_id,)), now_s)
             for one in launches
             if one.launch_id not in self._assigning
         ]
-        return (*_there(workers, places), *self._coming(NO_KEY, now_s))
+        return (*there(workers, places), *self._coming(NO_KEY, now_s))
 
     def _coming(self, key: str, now_s: float) -> Iterator[WorkerFacts]:
         """Workers that the log has not told of yet."""
@@ -444,30 +451,42 @@ class Fleet:
             state = GroupState.DRAINING
         silent = frozenset(() if told is None else told.retired)
         workers = [self._worker(launch, silent, now_s) for launch in self._table.launches_of(self.pool.pool_id, key)]
-        workers = _there(workers, places)
+        workers = there(workers, places)
         workers += self._coming(key, now_s)
         for worker_id in [worker_id for worker_id, to in self._assigning.items() if to == key]:
             if (launch := self._table.launch(worker_id)) is not None and launch.spare:
                 workers.append(
                     WorkerFacts(worker_id, launch.place, WorkerState.STARTING, now_s, version=launch.version)
                 )
+        if self._keys_per_worker > 1:
+            workers += self._sharing(key, places, now_s)
         if told is None:
             return GroupFacts(key, state, workers=tuple(workers), pinned=pinned)
         return GroupFacts(
             key, state, told.ready, told.held, told.arrived, told.settled, told.service_ms / 1000, tuple(workers),
-            pinned=pinned,
+            pinned=pinned, suspects=told.suspects,
         )  # fmt: skip
+
+    def _sharing(self, key: str, places: Mapping[str, Place], now_s: float) -> Iterator[WorkerFacts]:
+        """Workers of several keys that have this one, or will."""
+        ids = {one.launch_id: None for one in self._table.assignments_of(self.pool.pool_id, key)}
+        ids.update((worker_id, None) for worker_id, ordered in self._holdings.ordered if ordered == key)
+        launches = [launch for one in ids if (launch := self._table.launch(one)) is not None]
+        hosts = {one.launch_id: self._worker(one, frozenset(), now_s) for one in launches}
+        return iter(there(self._holdings.of_key(key, hosts, now_s), places))
 
     def _worker(self, launch: LaunchEntity, silent: frozenset[str], now_s: float) -> WorkerFacts:
         """`silent`: those of which the owner of the queue has told that they get nothing more. A retired one may have
         got a request that is not told yet, until then."""
         known = self._know(launch, now_s)
         since_s, held = known.ordered_s, known.held
+        if launch.spare:
+            held = self._holdings.held_by(launch.launch_id, bool(launch.retired) or known.leaving is not None)
         if launch.revoked or known.leaving is WorkerState.STOPPING:
             state, since_s = WorkerState.STOPPING, known.leaving_s or now_s
         elif launch.retired or known.leaving is WorkerState.RETIRING:
             state, since_s = WorkerState.RETIRING, known.leaving_s or now_s
-            held = held if launch.launch_id in silent else max(1, held)
+            held = held if launch.launch_id in silent or launch.spare else max(1, held)
         elif (ready_s := known.spare_s if launch.spare else known.ready_s) is not None:
             state, since_s = WorkerState.READY, ready_s
         else:
@@ -478,10 +497,13 @@ class Fleet:
 
     # -- orders -------------------------------------------------------------------------------------------------
 
-    def _take(self, orders: Iterable[Order], now_s: float) -> None:
+    def _take(self, orders: Iterable[Order], now_s: float) -> int:
+        """How many commands that makes."""
+        before = len(self.commands)
         launches: list[tuple[str, str, str, str]] = []
         leaving: dict[tuple[Literal["retire", "revoke"], str], list[str]] = {}
         assigned: list[tuple[str, str]] = []
+        keys: dict[tuple[Literal["retire_keys", "revoke_keys"], str], list[tuple[str, str]]] = {}
         for order in orders:
             if isinstance(order, Launch):
                 self._number += 1
@@ -490,9 +512,17 @@ class Fleet:
                 self._dirty[order.key] = None
                 launches.append((number, order.key, order.place, order.version))
             elif isinstance(order, Assign):
-                self._assigning[order.worker] = order.key
+                if self._keys_per_worker > 1:
+                    self._holdings.assign((order.worker, order.key))
+                else:
+                    self._assigning[order.worker] = order.key
                 self._dirty[order.key] = None
                 assigned.append((order.worker, order.key))
+            elif isinstance(order, (Retire, Stop)) and (of := of_seat(order.worker)) is not None:
+                stop = isinstance(order, Stop)
+                if self._holdings.leaves(of, stop, now_s):
+                    self._dirty[order.key] = None
+                    keys.setdefault(("revoke_keys" if stop else "retire_keys", order.why), []).append(of)
             elif isinstance(order, Retire) and self._leaves(order.worker, WorkerState.RETIRING, now_s):
                 leaving.setdefault(("retire", order.why), []).append(order.worker)
             elif isinstance(order, Stop) and self._leaves(order.worker, WorkerState.STOPPING, now_s):
@@ -504,9 +534,13 @@ class Fleet:
             self.commands.append(Ordered("assign", assigned=tuple(assigned[at : at + BATCH])))
         for at in range(0, len(launches), BATCH):
             self.commands.append(Ordered("launch", tuple(launches[at : at + BATCH])))
+        for (word, why), some in keys.items():
+            for at in range(0, len(some), BATCH):
+                self.commands.append(Ordered(word, assigned=tuple(some[at : at + BATCH]), why=why))
         for (kind, why), workers in leaving.items():
             for at in range(0, len(workers), BATCH):
                 self.commands.append(Ordered(kind, workers=tuple(workers[at : at + BATCH]), why=why))
+        return len(self.commands) - before
 
     def _leaves(self, worker_id: str, state: WorkerState, now_s: float) -> bool:
         """Whether that is news; a launch that has no id yet is retired when it has one."""
@@ -517,13 +551,13 @@ class Fleet:
             return False
         known.leaving = state
         known.leaving_s = now_s if known.leaving_s is None else known.leaving_s
-        self._dirty[launch.key] = None
+        self._look_again(launch)
         return True
 
     def _end_lost(self, launches: Iterable[LaunchEntity], places: Mapping[str, Place], now_s: float) -> None:
         """Of places whose node is gone for long."""
         used = {launch.place for launch in launches if not launch.revoked}
-        absent = {place for place in used if not _is_there(places, place)}
+        absent = {place for place in used if not is_there(places, place)}
         self._lost = {name: self._lost.get(name, now_s) for name in absent}
         over = {name for name, since_s in self._lost.items() if now_s >= since_s + LOST_PLACE_S}
         if not over:
@@ -533,7 +567,7 @@ class Fleet:
 
     def _end_absent(self, now_s: float) -> None:
         """Of those that hang, or were told to leave and have not. A retired one ends as the policy says."""
-        if not self._absent:
+        if not self._absent and not self._holdings.absent:
             return
         limit_s = max(self.pool.settings.start_timeout_s, self.pool.settings.grace_s)
         for worker_id, since_s in list(self._absent.items()):
@@ -542,6 +576,9 @@ class Fleet:
                 del self._absent[worker_id]
             elif now_s >= since_s + limit_s:
                 self._take((Stop(launch.key, worker_id, f"it did not consume for {limit_s} s"),), now_s)
+        for (worker_id, key), since_s in list(self._holdings.absent.items()):
+            if now_s >= since_s + limit_s:
+                self._take((Stop(NO_KEY, worker_id, f"it did not consume {key!r} for {limit_s} s"),), now_s)
 
     def _end_stray(self, strays: Iterable[LaunchEntity]) -> None:
         """Of groups that are gone."""
@@ -550,29 +587,3 @@ class Fleet:
 
 
 _NOTHING: Final = _Told()
-
-
-def _there(workers: Iterable[WorkerFacts], places: Mapping[str, Place]) -> list[WorkerFacts]:
-    """Without those that are stopped, and whose place is gone."""
-    return [one for one in workers if one.state is not WorkerState.STOPPING or _is_there(places, one.place)]
-
-
-def _is_there(places: Mapping[str, Place], name: str) -> bool:
-    place = places.get(name)
-    return place is not None and place.alive
-
-
-def settings_of(settings: PoolSettings, template: TemplateTold) -> Settings:
-    """What the policy reads of a pool and its template."""
-    scaling = {"own": Scaling.OWN, "fixed": Scaling.FIXED}.get(settings.scaling, Scaling.OUTSIDE)
-    return Settings(
-        min=settings.min,
-        max=settings.max,
-        max_workers=settings.max_workers,
-        prefetch=settings.prefetch,
-        memory=template.memory_bytes or MEMORY,
-        start_timeout_s=float(settings.start_timeout_s),
-        start_failures_max=settings.start_failures_max,
-        grace_s=float(settings.grace_s),
-        scaling=Scaling.NONE if template.driver == NOOP else scaling,
-    )

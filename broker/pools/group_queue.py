@@ -79,6 +79,7 @@ class GroupQueue(Queue):
         self._retires = False
         self._forget_measures(now_ms)
         super().__init__(entity, settings, ring, node, now_ms)
+        self.dispatch.suspects.alone = self._is_alone
         self.launches_changed()
 
     @property
@@ -112,6 +113,11 @@ class GroupQueue(Queue):
         return pool is not None and producer.startswith(dead_letter_producer(pool.orphans))
 
     # -- activity -----------------------------------------------------------------------------------------------
+
+    def add_consumer(self, member: Member, now_ms: int) -> None:
+        super().add_consumer(member, now_ms)
+        if member.worker and member.worker not in self.subscriptions.retired:
+            self._retires = True  # its node may not know yet that it has lost the key
 
     def remove_consumer(self, member: Member, now_ms: int) -> None:
         used_ms = self.last_used_ms
@@ -218,8 +224,9 @@ class GroupQueue(Queue):
     @property
     def _launched(self) -> bool:
         """Workers that the pool has ordered may come, or are there."""
-        launches = self.node.map.pools.launches_of(self._part.pool_id, self._part.key)
-        return any(not launch.revoked for launch in launches)
+        pools = self.node.map.pools
+        launches = (pools.launch(worker_id) for worker_id in pools.workers_of(self._part.pool_id, self._part.key))
+        return any(launch is not None and not launch.revoked for launch in launches)
 
     @property
     def _has_guests(self) -> bool:
@@ -234,8 +241,16 @@ class GroupQueue(Queue):
 
     def _retire(self) -> None:
         self._retires = False
-        launches = self.node.map.pools.launches_of(self._part.pool_id, self._part.key)
-        self.subscriptions.retire(frozenset(one.launch_id for one in launches if one.retired or one.revoked))
+        pools = self.node.map.pools
+        workers = pools.workers_of(self._part.pool_id, self._part.key)
+        silent = {worker_id for worker_id, leaves in workers.items() if leaves}
+        if pools.keys_per_worker(self._part.pool_id) > 1:  # one that had the key may consume for a moment more
+            silent.update(one.worker for one in self.subscriptions if one.worker and one.worker not in workers)
+        self.subscriptions.retire(frozenset(silent))
+
+    def _is_alone(self, member: Member) -> bool:
+        """Its worker has no key but this one."""
+        return not member.worker or len(self.node.map.pools.assignments(member.worker)) <= 1
 
     def starts_fail(self, until_ms: int) -> None:
         """What waits, and what comes until then, is answered."""
@@ -278,7 +293,7 @@ class GroupQueue(Queue):
         return GroupTold(
             self._part.pool_id, self._part.key, ring.ready, ring.unacked, ring.next_seq - 1, ring.acked,
             int(self._service_ms), workers, self._draining, tuple(sorted(self.subscriptions.retired)),
-            index_of(self.entity.queue_id), self.entity.epoch,
+            index_of(self.entity.queue_id), self.entity.epoch, self.dispatch.suspects.remain(),
         )  # fmt: skip
 
     @staticmethod

@@ -5,6 +5,7 @@
     WorkerTold    of a worker, by its place to the pool's controller. On change
     StartsFail    of a key, by the controller to all: callers are answered `start_failed` for a time
     SpareTold     of a spare, by the node where it has asked for its key, to the pool's controller
+    KeyFailed     of a key that a worker of several cannot serve, likewise
     AskPool       a controller begins: tell all of this pool
 
 Nothing is answered. A frame that is lost is told again with the next change, or the next link.
@@ -67,6 +68,8 @@ class GroupTold(PoolMessage, frozen=True, tag=131):
     """Log index of the queue's declaration; 0: of a member that does not tell it."""
     epoch: Whole = 0
     """Of its owner: what an earlier one told, and comes later, counts no more."""
+    suspects: bool = False
+    """Workers were lost with some of what is here: only one that serves no other key gets any of it."""
 
     @property
     def told_by(self) -> tuple[int, int]:
@@ -109,4 +112,13 @@ class SpareTold(PoolMessage, frozen=True, tag=135):
     worker_id: Text
 
 
-AnyPool = PlaceTold | GroupTold | WorkerTold | StartsFail | AskPool | SpareTold
+class KeyFailed(PoolMessage, frozen=True, tag=136):
+    """A worker of several keys cannot serve this one (feature level 7)."""
+
+    pool_id: Whole
+    worker_id: Text
+    key: Text
+    why: Text
+
+
+AnyPool = PlaceTold | GroupTold | WorkerTold | StartsFail | AskPool | SpareTold | KeyFailed

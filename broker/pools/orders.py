@@ -19,7 +19,7 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Assign:
-    """Give a spare its key."""
+    """Give a spare its key, or a worker of several keys one more."""
 
     key: str
     worker: str
@@ -27,7 +27,8 @@ class Assign:
 
 @dataclass(frozen=True, slots=True)
 class Retire:
-    """Give a worker no more messages. Stop follows when nothing is held, or after `grace_s`."""
+    """Give a worker no more messages; one of several keys no more of this key, if `worker` is its id there. Stop
+    follows when nothing is held, or, of a worker, after `grace_s`."""
 
     key: str
     worker: str
@@ -36,7 +37,8 @@ class Retire:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Revoke a worker: TERM, and KILL after `grace_s`."""
+    """Revoke a worker: TERM, and KILL after `grace_s`. Of a worker of several keys the key alone, if `worker` is its id
+    there."""
 
     key: str
     worker: str

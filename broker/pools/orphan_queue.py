@@ -11,7 +11,7 @@ from typing import Final
 
 from clusterbroker.broker.pools.controller import Controller
 from clusterbroker.broker.pools.fleet import Fleet, Ordered
-from clusterbroker.broker.pools.messages import GroupTold, SpareTold, WorkerTold
+from clusterbroker.broker.pools.messages import GroupTold, KeyFailed, SpareTold, WorkerTold
 from clusterbroker.broker.pools.passing_queue import AGAIN_MS, PassingPoolQueue
 from clusterbroker.broker.queues.dead_lettering.death import Reason
 from clusterbroker.broker.queues.dead_lettering.dropped import died_of
@@ -21,13 +21,15 @@ from clusterbroker.cluster.wiring.commands import (
     AssignWorkers,
     LaunchWorkers,
     RequireGroups,
+    RetireKeys,
     RetireWorkers,
+    RevokeKeys,
     RevokeWorkers,
     SettleGroups,
 )
 from clusterbroker.cluster.wiring.levels import STARTED_WORKERS
 from clusterbroker.cluster.wiring.map import Applied
-from clusterbroker.cluster.wiring.pool_entities import Launch
+from clusterbroker.cluster.wiring.pool_entities import Assignment, Launch
 from clusterbroker.journal.record import Message
 
 STEP_MS: Final = 20
@@ -197,6 +199,21 @@ class OrphanQueue(PassingPoolQueue):
             self.fleet.launch_changed(launch, self.node.now_ms / 1000)
             self.ring.mark()
 
+    def key_changed(self, one: Assignment, ended: bool) -> None:
+        """Of a worker that serves several."""
+        if self.fleet is not None:
+            if ended:
+                self.fleet.key_ended(one)
+            else:
+                self.fleet.key_changed(one, self.node.now_ms / 1000)
+            self.ring.mark()
+
+    def key_failed(self, told: KeyFailed) -> None:
+        """A worker that serves several says so."""
+        if self.fleet is not None:
+            self.fleet.key_failed(told, self.node.now_ms / 1000)
+            self.ring.mark()
+
     def launch_ended(self, launch: Launch, exit_status: int | None, peak_bytes: int) -> None:
         """It is gone."""
         if self.fleet is not None:
@@ -229,12 +246,17 @@ class OrphanQueue(PassingPoolQueue):
 
     def _propose(self, fleet: Fleet, ordered: Ordered) -> None:
         pool_id, epoch, at_ms = fleet.pool.pool_id, self.entity.epoch, self.node.now_ms
-        command: LaunchWorkers | AssignWorkers | RetireWorkers | RevokeWorkers
+        command: LaunchWorkers | AssignWorkers | RetireKeys | RevokeKeys | RetireWorkers | RevokeWorkers
         if ordered.kind == "launch":
             workers = tuple(launch[1:] for launch in ordered.launches)
             command = LaunchWorkers(at_ms=at_ms, pool_id=pool_id, epoch=epoch, workers=workers)
         elif ordered.kind == "assign":
             command = AssignWorkers(at_ms=at_ms, pool_id=pool_id, epoch=epoch, workers=ordered.assigned)
+        elif ordered.kind == "retire_keys":
+            keys = ordered.assigned
+            command = RetireKeys(at_ms=at_ms, pool_id=pool_id, epoch=epoch, keys=keys, why=ordered.why)
+        elif ordered.kind == "revoke_keys":
+            command = RevokeKeys(at_ms=at_ms, pool_id=pool_id, epoch=epoch, keys=ordered.assigned)
         else:
             kind = RetireWorkers if ordered.kind == "retire" else RevokeWorkers
             command = kind(at_ms=at_ms, pool_id=pool_id, epoch=epoch, launches=ordered.workers, why=ordered.why)

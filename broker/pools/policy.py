@@ -37,6 +37,7 @@ from .facts import COMING, GroupFacts, GroupState, PoolFacts, Scaling, Settings,
 from .failures import Failures
 from .orders import Assign, Evict, Fail, Launch, Order, Retire, Stop, SuspendPlace
 from .placement import EVICT_IDLE_S, Costs, Placement, Victim
+from .shared_workers import SharedWorkers
 from .spares import Spares
 
 TICK_S: Final = 1.0
@@ -80,6 +81,11 @@ class Policy:
         self.failures = Failures(settings.start_failures_max)
         self.admission = Admission(settings.weights)
         self.spares = Spares(self.costs, self.placement, self.failures)
+        self.shared: SharedWorkers | None = None
+        """In place of spares, where workers serve several keys."""
+        if settings.keys_per_worker > 1:
+            self.shared = SharedWorkers(settings, self.costs, self.placement, self.failures)
+        self._facts = PoolFacts({}, {})
         self.needs: dict[str, int] = {}
         """Of the last step, by key."""
         self._settled_s = begun_s + (SETTLE_S if taken_over else 0.0)
@@ -103,6 +109,8 @@ class Policy:
     def fail_as(self, before: Policy) -> None:
         """Back-off, runs of failures and suspended places are those of a policy of other settings."""
         self.failures = self.spares.failures = before.failures
+        if self.shared is not None:
+            self.shared.failures = before.failures
         self.failures.failures_max = self.settings.start_failures_max
         self._timed_out, self._suspended = before._timed_out, before._suspended
 
@@ -121,12 +129,17 @@ class Policy:
 
     def failed_until(self, key: str, now_s: float) -> float | None:
         """Requests of the key are answered `start_failed` until then; None: they are not."""
-        return self.failures.failed_until(key, now_s)
+        until_s = self.failures.failed_until(key, now_s)
+        if until_s is None and self.shared is not None:
+            until_s = self.failures.failed_until(NO_KEY, now_s)
+        return until_s
 
     def failed(self, key: str, now_s: float) -> Fail | None:
         """What was ordered when the key failed, as long as it holds."""
-        until_s = self.failures.failed_until(key, now_s)
-        return None if until_s is None else Fail(key, until_s, self.failures.detail(key))
+        until_s = self.failed_until(key, now_s)
+        return (
+            None if until_s is None else Fail(key, until_s, self.failures.detail(key) or self.failures.detail(NO_KEY))
+        )
 
     def next_s(self, now_s: float) -> float | None:
         """Time of the next step without an event; None: at rest, nothing changes by itself."""
@@ -165,7 +178,17 @@ class Policy:
 
     def _failed(self, key: str, place: str, detail: str, now_s: float) -> list[Order]:
         until_s = self.failures.failed_start(key, place, detail, now_s)
-        return [] if until_s is None or key == NO_KEY else [Fail(key, until_s, detail)]
+        if until_s is None:
+            return []
+        if key != NO_KEY:
+            return [Fail(key, until_s, detail)]
+        groups = () if self.shared is None else self._facts.groups.values()
+        ready = WorkerState.READY
+        return [
+            Fail(each.key, until_s, detail)
+            for each in groups
+            if each.busy and not any(worker.state is ready for worker in each.workers)
+        ]
 
     def _wake(self, key: str) -> None:
         self._unpark(key)
@@ -183,6 +206,7 @@ class Policy:
         """Orders of now, in the sequence in which they are to be carried out."""
         orders: list[Order] = []
         self._restless = False
+        self._facts = facts
         self._forget(facts, now_s)
         rested = self._rested
         awake = [group for key, group in facts.groups.items() if rested.get(key) is not group]
@@ -208,6 +232,10 @@ class Policy:
                 for worker, why in self._surplus(group, facts, now_s):
                     retired.add(worker.id)
                     orders.append(Retire(group.key, worker.id, why))
+        if self.shared is not None:
+            stopped = {order.worker for order in orders if isinstance(order, Stop)}
+            orders += self._share(self.shared, awake, facts, retired, stopped, now_s)
+            return orders
         self.placement.open(facts, set(self._suspended), retired)
         self.spares.open(facts, {order.worker for order in late if isinstance(order, Stop)})
         most = self.settings.max_workers - sum(len(group.workers) for group in facts.groups.values()) - facts.strays
@@ -263,6 +291,8 @@ class Policy:
             if not late:
                 continue
             detail = f"not ready after {self.settings.start_timeout_s:g} s"
+            if worker.host and self.shared is not None and not self.shared.serves(worker.host):
+                yield Stop(NO_KEY, worker.host, detail)  # it hangs, as far as is known
             yield Stop(group.key, worker.id, detail)  # each time: the log may have refused the one before
             if worker.id not in self._timed_out:
                 self._timed_out.add(worker.id)
@@ -282,12 +312,12 @@ class Policy:
                 yield SuspendPlace(name, until_s, detail)
 
     def _stops(self, group: GroupFacts, now_s: float) -> Iterator[Order]:
-        """Retire before stop."""
+        """Retire before stop. No key is taken from a worker of several that holds a request of it, however long."""
         for worker in group.workers:
             if worker.state is WorkerState.RETIRING:
                 if not worker.held:
                     yield Stop(group.key, worker.id, "retired and empty")
-                elif now_s - worker.since_s >= self.settings.grace_s:
+                elif now_s - worker.since_s >= self.settings.grace_s and not worker.host:
                     yield Stop(
                         group.key, worker.id, f"held a message for {self.settings.grace_s:g} s after it was retired"
                     )
@@ -426,13 +456,61 @@ class Policy:
         if granted == len(wishes):
             yield from self.spares.starts(facts, left, now_s)
 
+    def _share(
+        self, shared: SharedWorkers, awake: list[GroupFacts], facts: PoolFacts, retired: set[str], stopped: set[str],
+        now_s: float,
+    ) -> Iterator[Order]:  # fmt: skip
+        """`_starts` and what follows it, where workers serve several keys: their groups take no room at places."""
+        settled = now_s >= self._settled_s
+        self.placement.open(replace(facts, groups={}), set(self._suspended), set())
+        shared.open(facts, stopped, retired)
+        left = self.settings.max_workers - len(facts.spares) - facts.strays
+        wishes: list[Wish] = []
+        if not facts.paused:
+            wishes = [wish for group in awake for wish in self._wishes(group, facts, retired, now_s)]
+            wishes += self._parked_wishes(facts, now_s)
+        self._restless |= bool(wishes)
+        waiting, granted = {wish.key for wish in wishes if wish.first}, 0
+        for wish in self.admission.order(wishes):
+            order = shared.answer(wish, left, settled, now_s)
+            if isinstance(order, Assign):
+                granted += 1
+                self._grant(wish, waiting, now_s)
+            elif isinstance(order, Launch):
+                left -= 1
+            elif isinstance(order, Retire):
+                self._gives_way(facts.groups[order.key], {order.worker})
+            if order is not None:
+                yield order
+        self._park(wishes, awake)
+        for retire in shared.isolate() if settled else ():
+            self._gives_way(facts.groups[retire.key], {retire.worker})
+            yield retire
+        yield from shared.rest(left, granted == len(wishes), settled, now_s)
+        if settled:
+            idle_s = {key: self.idle_s(key, now_s) for key in self._idle(facts, now_s)}
+            for order in shared.over_committed(idle_s):
+                for key in shared.keys_of(order.worker):
+                    group = facts.groups[key]
+                    self._gives_way(group, {one.id for one in group.workers if one.host == order.worker})
+                yield order
+        for group in awake:
+            self._rest(group, facts, now_s)
+        self._restless |= shared.restless(now_s, bool(self._suspended))
+
+    def _gives_way(self, group: GroupFacts, leaving: set[str]) -> None:
+        """A group that is left without a worker is not started again without a message."""
+        if not group.busy and not {worker.id for worker in group.active} - leaving:
+            self._evicted.add(group.key)
+        self._wake(group.key)
+
     def _grant(self, wish: Wish, waiting: set[str], now_s: float) -> None:
         self.admission.admitted(wish)
         self._waiting.pop(wish.key, None)
         waiting.discard(wish.key)
         if wish.key in self._parked:
             self._unpark(wish.key)
-        if not wish.extra:
+        if not wish.extra and self.shared is None:
             self._demands[wish.key].started(wish.workers, now_s)
 
     def _parked_wishes(self, facts: PoolFacts, now_s: float) -> list[Wish]:
@@ -467,10 +545,8 @@ class Policy:
         return not group.busy and not group.pinned and self.idle_s(group.key, now_s) >= EVICT_IDLE_S
 
     def _evict(self, victim: Victim, place: str, wanted_by: str, facts: PoolFacts) -> Iterator[Order]:
-        group = facts.groups[victim.key]
-        leaving = {worker.id for worker in victim.workers}
-        if victim.whole and not group.busy and not {worker.id for worker in group.active} - leaving:
-            self._evicted.add(victim.key)
+        if victim.whole:
+            self._gives_way(facts.groups[victim.key], {worker.id for worker in victim.workers})
         self._wake(victim.key)
         yield Evict(victim.key, place, wanted_by)
         why = f"room for {wanted_by!r}" if wanted_by else "the place is short of memory"

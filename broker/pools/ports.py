@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
-from clusterbroker.broker.pools.fleet import Place
 from clusterbroker.broker.pools.messages import GroupTold, StartsFail, WorkerTold
+from clusterbroker.broker.pools.places import Place
 from clusterbroker.broker.pools.times import PoolTimes
 from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.queues.local_queue import Host

@@ -2,9 +2,10 @@
 
 A lost worker has held one request or many, and any of them may have ended it. All of them are *suspects* until they
 leave the queue, or a worker rejects one. While a queue has suspects, a consumer is handed one request when it holds
-none, whatever its prefetch is: a worker that is lost then was lost with one request, and that return counts. What was
-lost in company returns uncounted (`losses.lost`), so the innocent never reach their delivery limit by it. A suspect
-that is lost in company again counts: its worker has several consumers, or other keys, and no hand-out would ever tell.
+none, whatever its prefetch is, and none is handed to a worker that has other keys as well: a worker that is lost then
+was lost with one request, and that return counts. What was lost in company returns uncounted (`losses.lost`), so the
+innocent never reach their delivery limit by it. A suspect that is lost in company again counts: its worker has several
+consumers, or keys that nobody has given it, and no hand-out would ever tell.
 
 The log knows suspects by an attribute, from the feature level on at which losses in company do not count: the next
 owner goes on as this one would.
@@ -13,6 +14,7 @@ owner goes on as this one would.
 from __future__ import annotations
 
 import heapq
+from collections.abc import Callable
 from typing import Any, Final
 
 from clusterbroker.broker.queues import ring as rings
@@ -30,12 +32,14 @@ TOLD_MAX: Final = 16_384
 class Suspects:
     """Of one queue."""
 
-    __slots__ = ("_given", "_order", "_ring", "_seqs")
+    __slots__ = ("_given", "_order", "_ring", "_seqs", "alone")
 
     def __init__(self, ring: Ring) -> None:
         self._ring = ring
         self._seqs: dict[int, None] = {}  # as a set: an empty one of those takes 216 bytes in each queue
         self._order: list[int] = []  # a heap, with some that are none any more
+        self.alone: Callable[[Member], bool] = lambda _member: True
+        """Whether a consumer's worker has no other key."""
         self._given: dict[Member, int] = {}  # which request a consumer was handed last; 0: one that it gave back
 
     def remain(self) -> bool:
@@ -72,7 +76,9 @@ class Suspects:
 
     def holds_none(self, member: Member) -> bool:
         """Whether a consumer may have a request: it has settled the one that it was handed last. Of what it was handed
-        before there were suspects its node says how much it holds at most."""
+        before there were suspects its node says how much it holds at most. Nor may its worker have another key."""
+        if not self.alone(member):
+            return False
         given = self._given.get(member)
         if given is None:
             return not member.held_most

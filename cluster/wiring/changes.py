@@ -11,7 +11,7 @@ import msgspec
 from clusterbroker.cluster.ids import Epoch, NodeId
 
 from .entities import Binding, Exchange, LogTime, Member, Queue, RecoverableLink, Segment, SoleConnection
-from .pool_entities import Group, Launch, Pool
+from .pool_entities import Assignment, Group, Launch, Pool
 
 
 class QueueDeclared(msgspec.Struct, frozen=True, tag=True):
@@ -263,6 +263,18 @@ class LaunchEnded(msgspec.Struct, frozen=True, tag=True):
     peak_bytes: int = 0
 
 
+class AssignmentChanged(msgspec.Struct, frozen=True, tag=True):
+    """A worker of several keys has one more, or gets no more requests of it."""
+
+    assignment: Assignment
+
+
+class AssignmentEnded(msgspec.Struct, frozen=True, tag=True):
+    """A worker of several keys has this one no more; if the worker is gone, that comes later."""
+
+    assignment: Assignment
+
+
 class TimePassed(msgspec.Struct, frozen=True, tag=True):
     """The log is older."""
 
@@ -275,5 +287,5 @@ Change = (
     | MemberForgotten | OwnerChanged | InSyncChanged | ReplicasChanged | CopyLost | ImportChanged | SegmentOpened
     | SegmentCommitted | SegmentEnded | ProducerChanged | LevelRaised | TimePassed | LinkAttached
     | LinkSuspended | LinkEnded | ContainerHeld | ContainerLost | QueueSet | PoolChanged | PoolEnded | GroupChanged
-    | GroupEnded | GroupDirected | LaunchChanged | LaunchEnded
+    | GroupEnded | GroupDirected | LaunchChanged | LaunchEnded | AssignmentChanged | AssignmentEnded
 )  # fmt: skip

@@ -53,7 +53,9 @@ from .pool_commands import LaunchWorkers as LaunchWorkers
 from .pool_commands import OfController as OfController
 from .pool_commands import PausePool as PausePool
 from .pool_commands import RequireGroups as RequireGroups
+from .pool_commands import RetireKeys as RetireKeys
 from .pool_commands import RetireWorkers as RetireWorkers
+from .pool_commands import RevokeKeys as RevokeKeys
 from .pool_commands import RevokeWorkers as RevokeWorkers
 from .pool_commands import SetPool as SetPool
 from .pool_commands import SettleGroups as SettleGroups
@@ -541,7 +543,7 @@ AnyCommand = (
     | AttachLink | SuspendLink | ExpireLink | ForgetLink | HoldContainer | ReleaseContainer
     | DeclarePool | SetPool | PausePool | DeletePool | RequireGroups | UnbindGroup | BindGroup | DropGroup
     | EndPoolQueue | SettleGroups | LaunchWorkers | RetireWorkers | RevokeWorkers | WorkersGone | DirectGroup
-    | AssignWorkers | KeepDelays | EndDelays
+    | AssignWorkers | KeepDelays | EndDelays | RetireKeys | RevokeKeys
 )  # fmt: skip
 
 _FREE_FORM: Final = ("arguments", "definition", "metadata", "value")

@@ -25,7 +25,7 @@ from .delay_bits import BITS_SETTINGS
 from .exchange_rules import DELAY_RATE
 from .members import Members
 from .pool_entities import NO_KEY, NOOP
-from .pool_rules import SPARES
+from .pool_rules import KEYS_PER_WORKER, SPARES
 from .queue_settings import DEDUPLICATION, LINK_SETTINGS
 from .snapshot import Snapshot
 
@@ -110,10 +110,10 @@ LEVELS: Final = (
     ),
     Level(
         SPARE_WORKERS,
-        "spare workers of pools; exchanges that deduplicate (x-message-deduplication); delays in routing keys (policy "
-        "keys delay-bits and delay-exchange); AMQP 1.0: transactions with numbered messages that are all or nothing over "
-        "several queues",
-        (c.AssignWorkers, c.DeclareDeduplicatingExchange, c.KeepDelays, c.EndDelays),
+        "spare workers of pools, workers of several keys; exchanges that deduplicate (x-message-deduplication); delays "
+        "in routing keys (policy keys delay-bits and delay-exchange); AMQP 1.0: transactions with numbered messages that "
+        "are all or nothing over several queues",
+        (c.AssignWorkers, c.RetireKeys, c.RevokeKeys, c.DeclareDeduplicatingExchange, c.KeepDelays, c.EndDelays),
         settings=BITS_SETTINGS,
     ),
 )
@@ -145,9 +145,9 @@ def _needed(command: Any) -> int:
             return max((_KEYS.get(key, FIRST) for key in definition), default=FIRST)
         case c.DeclareDelayedExchange(arguments=arguments) if DELAY_RATE in arguments:
             return DELAY_RATES
-        case c.DeclarePool(spares=spares) if spares:
+        case c.DeclarePool(spares=spares, keys_per_worker=keys) if spares or keys > 1:
             return SPARE_WORKERS
-        case c.SetPool(only=only) if SPARES in only:
+        case c.SetPool(only=only) if SPARES in only or KEYS_PER_WORKER in only:
             return SPARE_WORKERS
         case c.LaunchWorkers(workers=workers) if any(key == NO_KEY for key, *_ in workers):
             return SPARE_WORKERS

@@ -170,6 +170,8 @@ class MapParts:
             c.RevokeWorkers: self.launches.revoke_workers,
             c.WorkersGone: self.launches.workers_gone,
             c.AssignWorkers: self.launches.assign_workers,
+            c.RetireKeys: self.launches.retire_keys,
+            c.RevokeKeys: self.launches.revoke_keys,
         }
         self.handlers: Final[dict[type, Handler]] = {
             **handlers,

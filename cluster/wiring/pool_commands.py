@@ -27,6 +27,8 @@ class DeclarePool(Command, frozen=True, kw_only=True, tag="declare_pool"):
     settings: PoolSettings = PoolSettings()
     spares: int = 0
     """Workers that are kept ready without a key (feature level 7)."""
+    keys_per_worker: int = 1
+    """Keys that a worker serves at most (feature level 7)."""
 
 
 class SetPool(Command, frozen=True, kw_only=True, tag="set_pool"):
@@ -36,9 +38,11 @@ class SetPool(Command, frozen=True, kw_only=True, tag="set_pool"):
     name: str
     settings: PoolSettings
     only: tuple[str, ...] = ()
-    """The settings that are set; none: all. `spares` among them: it is set."""
+    """The settings that are set; none: all. `spares` or `keys_per_worker` among them: it is set."""
     spares: int = 0
     """See DeclarePool (feature level 7)."""
+    keys_per_worker: int = 1
+    """Likewise. Refused: 406 for another one while the pool has workers."""
 
 
 class PausePool(Command, frozen=True, kw_only=True, tag="pause_pool"):
@@ -142,9 +146,24 @@ class LaunchWorkers(OfController, frozen=True, kw_only=True, tag="launch_workers
 
 class AssignWorkers(OfController, frozen=True, kw_only=True, tag="assign_workers"):
     """Give spares their keys, each (launch id, key); none that is no spare, or is retired or revoked, and none to a key
-    without a group. Result: the ids of those that have their key by it. Feature level 7."""
+    without a group. In a pool whose workers serve several keys it is one key more, an Assignment; none that it has, and
+    none beyond keys_per_worker. Result: the ids of those that have their key by it. Feature level 7."""
 
     workers: tuple[tuple[str, str], ...]
+
+
+class RetireKeys(OfController, frozen=True, kw_only=True, tag="retire_keys"):
+    """Workers of several keys get no more requests of these, each (launch id, key), and may finish what they hold: a
+    RevokeKeys follows. Result: those that were retired by it. Feature level 7."""
+
+    keys: tuple[tuple[str, str], ...]
+    why: str
+
+
+class RevokeKeys(OfController, frozen=True, kw_only=True, tag="revoke_keys"):
+    """Keys, each (launch id, key), are not these workers' any more. Result: those that were. Feature level 7."""
+
+    keys: tuple[tuple[str, str], ...]
 
 
 class RevokeWorkers(OfController, frozen=True, kw_only=True, tag="revoke_workers"):

@@ -112,6 +112,13 @@ class Spares(msgspec.Struct, frozen=True, array_like=True):
     count: int
 
 
+class KeysPerWorker(msgspec.Struct, frozen=True, array_like=True):
+    """A worker of a pool serves so many keys at most; a pool whose workers serve one has no entity (level 7)."""
+
+    pool_id: LogIndex
+    count: int
+
+
 class Launch(msgspec.Struct, frozen=True, array_like=True):
     """One worker that was ordered, until its place has said that it is gone."""
 
@@ -133,3 +140,16 @@ class Launch(msgspec.Struct, frozen=True, array_like=True):
     def spare(self) -> bool:
         """It has no key yet."""
         return self.key == NO_KEY
+
+
+class Assignment(msgspec.Struct, frozen=True, array_like=True):
+    """A worker of several keys has this one, until that is revoked, or the worker gone (feature level 7). Its launch
+    has no key."""
+
+    pool_id: LogIndex
+    launch_id: str
+    key: str
+    assigned: LogIndex
+    """Index of its command: a key that is given to the same worker again is another assignment."""
+    retired: str = ""
+    """Why the worker gets no more requests of the key, and may finish what it holds; empty: it gets them."""

@@ -3,7 +3,8 @@
     spare --AssignWorkers--> ordered --RetireWorkers--> retired --RevokeWorkers--> revoked --WorkersGone--> ended
 
 A spare is a launch without a key (NO_KEY): it may read no queue. It gets one, for good, by a command; each command that
-ends workers ends spares too. A launch stays until it is reported gone.
+ends workers ends spares too. A launch stays until it is reported gone. In a pool whose workers serve several keys all
+launches are without one, and have assignments (pool_assignments.py).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from .changes import Change, LaunchEnded
 from .levels import STARTED_WORKERS, Levels
 from .members import Members
 from .passing import LogClock
-from .pool_entities import NO_KEY, Launch
+from .pool_entities import NO_KEY, Assignment, Launch
 from .pool_table import PoolHeld, PoolTable, check_count, pool_text
 
 LAUNCHES_MAX: Final = 5000
@@ -55,7 +56,7 @@ class Launches:
         made = []
         for nth, (key, place, version) in enumerate(command.workers):
             group = held.groups.get(key)
-            if group is None and key != NO_KEY:
+            if key != NO_KEY and (group is None or held.keys_per_worker > 1):
                 continue
             generation = NO_GENERATION if group is None else group.generation
             launch = Launch(f"w{self._clock.applied}-{nth}", held.pool.pool_id, key, place, version, generation)
@@ -74,9 +75,41 @@ class Launches:
             launch, group = held.launches.get(launch_id), held.groups.get(key)
             if launch is None or group is None or not launch.spare or launch.retired or launch.revoked:
                 continue
+            if held.keys_per_worker > 1:
+                if self._assign_one_more(held, launch_id, key, changes):
+                    assigned.append(launch_id)
+                continue
             self._table.put_launch(held, replace(launch, key=key, generation=group.generation), changes)
             assigned.append(launch_id)
         return tuple(assigned)
+
+    def _assign_one_more(self, held: PoolHeld, launch_id: str, key: str, changes: list[Change]) -> bool:
+        known = held.assignments
+        if known.get(launch_id, key) is not None or len(known.of_worker(launch_id)) >= held.keys_per_worker:
+            return False
+        known.put(Assignment(held.pool.pool_id, launch_id, key, self._clock.applied), changes)
+        return True
+
+    def retire_keys(self, command: c.RetireKeys, changes: list[Change]) -> tuple[tuple[str, str], ...]:
+        """Fold RetireKeys."""
+        held = self._table.controlled(command, deleting=True)
+        check_count(command.keys)
+        known = held.assignments
+        return tuple(
+            of for of in command.keys if (one := known.get(*of)) is not None and known.retire(one, command.why, changes)
+        )
+
+    def revoke_keys(self, command: c.RevokeKeys, changes: list[Change]) -> tuple[tuple[str, str], ...]:
+        """Fold RevokeKeys."""
+        held = self._table.controlled(command, deleting=True)
+        check_count(command.keys)
+        revoked = []
+        for launch_id, key in command.keys:
+            one = held.assignments.get(launch_id, key)
+            if one is not None:
+                held.assignments.end(one, changes)
+                revoked.append((launch_id, key))
+        return tuple(revoked)
 
     def revoke_workers(self, command: c.RevokeWorkers, changes: list[Change]) -> tuple[str, ...]:
         """Fold RevokeWorkers."""
@@ -130,6 +163,8 @@ class Launches:
                 self._end_launch(held, launch, LaunchEnded(launch), changes)
 
     def _end_launch(self, held: PoolHeld, launch: Launch, change: LaunchEnded, changes: list[Change]) -> None:
+        for one in held.assignments.of_worker(launch.launch_id):
+            held.assignments.end(one, changes)
         del held.launches[launch.launch_id], self._table.launched[launch.launch_id]
         held.forget(launch)
         changes.append(change)

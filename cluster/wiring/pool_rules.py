@@ -15,6 +15,8 @@ from .queue_settings import QueueSettings
 
 SPARES: Final = "spares"
 """The setting that is an entity of its own."""
+KEYS_PER_WORKER: Final = "keys_per_worker"
+"""Another one."""
 KEY_BYTES_MAX: Final = 255
 """Of a group's key, as of any routing key."""
 POISON_MAX: Final = 10_000
@@ -38,6 +40,7 @@ RANGES: Final[dict[str, tuple[int, int]]] = {
     "start_failures_max": (1, 1_000_000),
     "grace_s": (0, _S_MAX),
     SPARES: (0, 5000),
+    KEYS_PER_WORKER: (1, 100),
 }
 """The numbers that a setting may have."""
 _WAITING: Final = (
@@ -68,7 +71,7 @@ def check_name(pool: str) -> None:
 def check_settings(settings: PoolSettings) -> None:
     """406 for a setting out of range."""
     for name in RANGES:
-        if name != SPARES:
+        if name not in (SPARES, KEYS_PER_WORKER):
             _check_range(name, getattr(settings, name))
     for name, choices in CHOICES.items():
         if getattr(settings, name) not in choices:
@@ -93,6 +96,15 @@ def check_spares(spares: int, settings: PoolSettings) -> None:
     _check_range(SPARES, spares)
     if spares and settings.scaling not in ("own", "fixed"):
         raise PreconditionFailed(f"{SPARES} is {spares} and scaling '{settings.scaling}': what scales there has keys")
+
+
+def check_keys_per_worker(count: int, settings: PoolSettings) -> None:
+    """406 for a number out of range, or of a pool whose workers somebody else scales."""
+    _check_range(KEYS_PER_WORKER, count)
+    if count > 1 and settings.scaling not in ("own", "fixed"):
+        raise PreconditionFailed(
+            f"{KEYS_PER_WORKER} is {count} and scaling '{settings.scaling}': what scales there has one key"
+        )
 
 
 def key_matches(settings: PoolSettings, key: str) -> bool:

@@ -14,7 +14,8 @@ from clusterbroker.cluster.ids import LogIndex, QueueId
 
 from . import commands as c
 from .changes import Change, GroupChanged, GroupEnded, LaunchChanged
-from .pool_entities import Group, Launch, Pin, Pool, Spares
+from .pool_assignments import Assignments
+from .pool_entities import Assignment, Group, KeysPerWorker, Launch, Pin, Pool, Spares
 from .pool_names import PoolNames, encoded
 from .queue_index import QueueIndex
 from .snapshot import Snapshot
@@ -37,7 +38,7 @@ class PoolQueue(NamedTuple):
 class PoolHeld:
     """A pool with what hangs on it."""
 
-    __slots__ = ("by_key", "groups", "launches", "names", "pins", "pool", "spares")
+    __slots__ = ("assignments", "by_key", "groups", "keys_per_worker", "launches", "names", "pins", "pool", "spares")
 
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
@@ -50,6 +51,9 @@ class PoolHeld:
         """Ids of launches by key, oldest first."""
         self.spares = 0
         """Workers that are kept ready without a key."""
+        self.keys_per_worker = 1
+        self.assignments = Assignments()
+        """Of workers that serve several keys."""
 
     def keep(self, launch: Launch) -> None:
         """A launch came, or changed; a spare may have got its key."""
@@ -136,6 +140,34 @@ class PoolTable:
         """How many workers of a pool are kept ready without a key."""
         held = self.by_id.get(pool_id)
         return 0 if held is None else held.spares
+
+    def keys_per_worker(self, pool_id: LogIndex) -> int:
+        """How many keys a worker of a pool serves at most."""
+        held = self.by_id.get(pool_id)
+        return 1 if held is None else held.keys_per_worker
+
+    def assignment(self, launch_id: str, key: str) -> Assignment | None:
+        """A key of a worker that serves several; None: it is not this worker's."""
+        held = self.launched.get(launch_id)
+        return None if held is None else held.assignments.get(launch_id, key)
+
+    def assignments(self, launch_id: str) -> tuple[Assignment, ...]:
+        """The keys of a worker that serves several, in the order in which it got them."""
+        held = self.launched.get(launch_id)
+        return () if held is None else held.assignments.of_worker(launch_id)
+
+    def assignments_of(self, pool_id: LogIndex, key: str) -> tuple[Assignment, ...]:
+        """The workers of several keys that have this one, in the order in which they got it."""
+        held = self.by_id.get(pool_id)
+        return () if held is None else held.assignments.of_key(key)
+
+    def workers_of(self, pool_id: LogIndex, key: str) -> dict[str, bool]:
+        """Ids of the workers that have a key, alone or among others; True: it gets no more requests of it."""
+        found = {one.launch_id: bool(one.retired or one.revoked) for one in self.launches_of(pool_id, key)}
+        for one in self.assignments_of(pool_id, key):
+            launch = self.by_id[pool_id].launches[one.launch_id]
+            found[one.launch_id] = bool(one.retired or launch.retired or launch.revoked)
+        return found
 
     def launch(self, launch_id: str) -> Launch | None:
         """The launch of this id, until it is gone."""
@@ -242,6 +274,8 @@ class PoolTable:
         """A group ended; its queue has."""
         del held.groups[group.key]
         del self.queues[group.queue_id]
+        for one in held.assignments.of_key(group.key):
+            held.assignments.end(one, changes)
         changes.append(GroupEnded(group))
 
     def put_launch(self, held: PoolHeld, launch: Launch, changes: list[Change]) -> None:
@@ -270,6 +304,9 @@ class PoolTable:
         snapshot.launches = [launch for held in self.by_id.values() for launch in held.launches.values()]
         snapshot.pins = [Pin(held.pool.pool_id, key) for held in self.by_id.values() for key in held.pins]
         snapshot.spares = [Spares(held.pool.pool_id, held.spares) for held in self.by_id.values() if held.spares]
+        several = [held for held in self.by_id.values() if held.keys_per_worker > 1]
+        snapshot.keys_per_worker = [KeysPerWorker(held.pool.pool_id, held.keys_per_worker) for held in several]
+        snapshot.assignments = [one for held in several for one in held.assignments.all()]
 
     def restore(self, snapshot: Snapshot) -> None:
         """Read this part of the map from a snapshot. KeyError, AssertionError: the snapshot contradicts itself."""
@@ -287,6 +324,10 @@ class PoolTable:
             self.by_id[pin.pool_id].pins[pin.key] = None
         for spares in snapshot.spares:
             self.by_id[spares.pool_id].spares = spares.count
+        for several in snapshot.keys_per_worker:
+            self.by_id[several.pool_id].keys_per_worker = several.count
+        for one in snapshot.assignments:
+            self.by_id[one.pool_id].assignments.keep(one)
 
 
 def check_count(entries: Sized) -> None:

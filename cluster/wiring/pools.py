@@ -49,13 +49,14 @@ from .exchange_rules import DELAYED, DELAYED_TYPE
 from .passing import LogClock
 from .pool_entities import Group, Pool, PoolSettings
 from .pool_names import PoolNames, encoded
-from .pool_rules import SPARES
+from .pool_rules import KEYS_PER_WORKER, SPARES
 from .pool_table import PoolHeld, PoolQueue, PoolTable, check_count, pool_text
 from .queue_index import QueueIndex
 from .replicas import Replicas
 from .topology import Topology
 from .vhosts import Vhosts
 
+STOPPED: Final = "stopped by an operator"
 POOLS_MAX: Final = 100
 """Of a vhost."""
 
@@ -81,6 +82,7 @@ class Pools:
         rules.check_name(command.name)
         rules.check_settings(command.settings)
         rules.check_spares(command.spares, command.settings)
+        rules.check_keys_per_worker(command.keys_per_worker, command.settings)
         known = self.table.held(command.vhost, command.name)
         if known is not None:
             return self._same(known, command)
@@ -98,7 +100,7 @@ class Pools:
             delayed=ids[_delay_queue(names)],
         )  # fmt: skip
         held = PoolHeld(pool)
-        held.spares = command.spares
+        held.spares, held.keys_per_worker = command.spares, command.keys_per_worker
         self.table.put_pool(held)
         changes.append(PoolChanged(pool))
         return pool
@@ -116,7 +118,11 @@ class Pools:
             (name, getattr(known.settings, name), getattr(command.settings, name))
             for name in PoolSettings.__struct_fields__
         ]
-        for name, is_, asked in (*settings, (SPARES, held.spares, command.spares)):
+        beside = (
+            (SPARES, held.spares, command.spares),
+            (KEYS_PER_WORKER, held.keys_per_worker, command.keys_per_worker),
+        )
+        for name, is_, asked in (*settings, *beside):
             if is_ != asked:
                 raise PreconditionFailed(f"{where} has {name} {is_!r}, and not {asked!r}: change it with set")
         return known
@@ -187,16 +193,23 @@ class Pools:
     def set(self, command: c.SetPool, changes: list[Change]) -> Pool:
         """Fold SetPool."""
         held = self._require(command.vhost, command.name)
-        only = tuple(name for name in command.only if name != SPARES)
+        only = tuple(name for name in command.only if name not in (SPARES, KEYS_PER_WORKER))
         settings = held.pool.settings
         if only or not command.only:
             settings = in_part(settings, command.settings, only)
         spares = command.spares if SPARES in command.only else held.spares
         rules.check_settings(settings)
+        keys = command.keys_per_worker if KEYS_PER_WORKER in command.only else held.keys_per_worker
         rules.check_spares(spares, settings)
-        if settings == held.pool.settings and spares == held.spares:
+        rules.check_keys_per_worker(keys, settings)
+        if keys != held.keys_per_worker and held.launches:
+            raise PreconditionFailed(
+                f"{pool_text(command.vhost, command.name)} has {len(held.launches)} workers: {KEYS_PER_WORKER} changes "
+                "while it has none"
+            )
+        if (settings, spares, keys) == (held.pool.settings, held.spares, held.keys_per_worker):
             return held.pool
-        held.spares = spares
+        held.spares, held.keys_per_worker = spares, keys
         topology = self._vhosts.require(command.vhost)
         before = held.pool.settings
         held.pool = replace(held.pool, settings=settings)
@@ -376,7 +389,9 @@ class Pools:
         to stays bound, so that its next worker begins at once."""
         for launch in self.table.launches_of(held.pool.pool_id, group.key):
             if not launch.retired and not launch.revoked:
-                self.table.put_launch(held, replace(launch, retired="stopped by an operator"), changes)
+                self.table.put_launch(held, replace(launch, retired=STOPPED), changes)
+        for one in held.assignments.of_key(group.key):
+            held.assignments.retire(one, STOPPED, changes)
         queue = self._index.by_id.get(group.queue_id)
         if group.state == "active" and not group.moving and queue is not None:
             self._unbind_group(held, group, queue, changes)

@@ -20,19 +20,32 @@ LEAK_BYTES: Final = 64 << 20
 
 
 class Sample(Worker):
-    """`POOL_TEST_FAILS` names a file: while it is there no worker can load."""
+    """`POOL_TEST_FAILS` names a file: while it is there no worker can load, or none the key that it has."""
+
+    def __init__(self) -> None:
+        self.leaked: list[mmap.mmap] = []
+        self.loads: dict[str, int] = {}
+        """Keys that are loaded, and how often they were."""
+        self.loaded: set[str] = set()
 
     def load(self, key: str) -> None:
-        self.leaked: list[mmap.mmap] = []
-        if os.path.exists(os.environ.get("POOL_TEST_FAILS", "")):
+        fails = Path(os.environ.get("POOL_TEST_FAILS", ""))
+        if fails.is_file() and fails.read_text() in ("", key):
             raise RuntimeError(f"nothing to load for {key}")
+        assert key not in self.loaded, "it is loaded once"
+        self.loaded.add(key)
+        self.loads[key] = self.loads.get(key, 0) + 1
+
+    def unload(self, key: str) -> None:
+        self.loaded.remove(key)
 
     def handle(self, request: Request) -> bytes:
         """`echo`, `sleep` (so many seconds), `hold` (until it may go on), `die` (each time); of the first worker that
         has it, whose id becomes a file in the directory `body`: `stop` (SIGSTOP), `killed` (SIGKILL, as for want of
         memory). `leak`: all memory that it may have; `deaf`: to TERM from now on; `fork`: a child of another session.
         """
-        more = {}
+        assert request.key in self.loaded, "a request of a key that is loaded"
+        more: dict[str, object] = {"loaded": sorted(self.loaded), "loads": self.loads[request.key]}
         if request.path == "sleep":
             time.sleep(float(request.body))
         elif request.path == "hold":  # until there is `go` in this directory

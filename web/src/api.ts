@@ -384,8 +384,8 @@ export interface PoolGroup {
 
 export interface PoolWorker {
   id: string;
-  /** null: a spare, which has none yet. */
-  key: string | null;
+  /** Empty: a spare, which has none yet. */
+  keys: string[];
   place: string;
   version: string;
   revoked: string;

@@ -166,7 +166,7 @@ export function PoolPage({ me, vhost, name }: { me: Me; vhost: string; name: str
             id={(worker) => worker.id}
             columns={[
               { title: "Worker", cell: (worker) => <b class="name">{worker.id}</b> },
-              { title: "Key", cell: (worker) => worker.key ?? "(spare)" },
+              { title: "Key", cell: (worker) => worker.keys.join(", ") || "(spare)" },
               { title: "Place", cell: (worker) => worker.place },
               { title: "State", cell: (worker) => <Pill kind={worker.revoked ? "warn" : "good"}>{worker.revoked ? `revoked: ${worker.revoked}` : "ordered"}</Pill> },
               { title: "Version", wide: true, cell: (worker) => <code>{worker.version}</code> },

@@ -72,6 +72,9 @@ class Agent:
         for channel, said in socket.take():
             if self.socket is not socket:
                 return
+            if isinstance(said, m.ChannelClose) and self.refused(channel):
+                socket.raw_method(channel, m.ChannelCloseOk())
+                continue
             if isinstance(said, m.ConnectionClose | m.ChannelClose):
                 self.closed(said)
                 socket.raw_method(channel, m.ConnectionCloseOk() if channel == 0 else m.ChannelCloseOk())
@@ -114,6 +117,10 @@ class Agent:
 
     def heard(self, channel: int, said: Any) -> None:
         pass
+
+    def refused(self, channel: int) -> bool:
+        """Whether an error of this channel is no end of the others."""
+        return False
 
     def closed(self, said: Any) -> None:
         pass

@@ -18,9 +18,11 @@ from clusterbroker.broker.node import dead_letters as dead_letters_module
 from clusterbroker.broker.node import pools as pools_module
 from clusterbroker.broker.node.dead_letters import DeadLetters
 from clusterbroker.broker.node.pool_desk import PoolDesk
+from clusterbroker.broker.node.pools import NodePools
 from clusterbroker.broker.pools import policy as policy_module
 from clusterbroker.broker.pools.fleet import Fleet
 from clusterbroker.broker.pools.group_queue import GroupQueue
+from clusterbroker.broker.pools.holdings import Holdings
 from clusterbroker.broker.pools.suspects import Suspects
 from clusterbroker.broker.queues.dead_lettering.replicated import Dead, ReplicatedDeadLetters
 from clusterbroker.broker.queues.producers import dead_letter_producer
@@ -188,13 +190,13 @@ def spares_of_any_key(patch: pytest.MonkeyPatch) -> None:
     """A spare that asks is told of a key, whether it was given one or not, and may read what it wants."""
     await_key = PoolDesk.await_key
 
-    def told(self: PoolDesk, launch_id: str, tell: Any) -> None:
+    def told(self: PoolDesk, launch_id: str, known: Any, tell: Any) -> None:
         launch = self._node.map.pools.launch(launch_id)
         groups = () if launch is None else self._node.map.pools.groups(launch.pool_id)
         if launch is not None and launch.spare and groups:
             tell(replace(launch, key=groups[0].key))
         else:
-            await_key(self, launch_id, tell)
+            await_key(self, launch_id, known, tell)
 
     patch.setattr(PoolDesk, "await_key", told)
     patch.setattr(WorkerRights, "allowed", lambda *_: True)
@@ -204,6 +206,30 @@ def spares_that_are_not_counted(patch: pytest.MonkeyPatch) -> None:
     """What is not answered by the log yet is not counted: spares are started over and over."""
     coming = Fleet._coming
     patch.setattr(Fleet, "_coming", lambda self, key, now_s: () if key == NO_KEY else coming(self, key, now_s))
+
+
+def keys_served_after_they_were_given_back(patch: pytest.MonkeyPatch) -> None:
+    """A worker gets requests of a key as long as it consumes them: that the key is another's by now says nobody."""
+
+    def retire(self: GroupQueue) -> None:
+        self._retires = False
+        launches = self.node.map.pools.launches_of(self._part.pool_id, self._part.key)
+        self.subscriptions.retire(frozenset(one.launch_id for one in launches if one.retired or one.revoked))
+
+    patch.setattr(GroupQueue, "_retire", retire)
+    patch.setattr(NodePools, "key_ended", lambda _self, _one: None)
+
+
+def keys_taken_while_they_hold(patch: pytest.MonkeyPatch) -> None:
+    """A key that is retired holds what was told of it last, whatever its worker got since."""
+    held = Holdings.silent
+
+    def silent(self: Holdings, group: Any) -> None:
+        held(self, group)
+        for known in self._known.values():
+            known.silent, known.held = True, 0
+
+    patch.setattr(Holdings, "silent", silent)
 
 
 def suspects_handed_out_together(patch: pytest.MonkeyPatch) -> None:
@@ -229,6 +255,8 @@ FOUND_IN: Final[dict[Bug, tuple[str, int]]] = {
     suspects_handed_out_together: ("company", 0),
     spares_of_any_key: ("spares", 0),
     spares_that_are_not_counted: ("spares", 1),
+    keys_served_after_they_were_given_back: ("several", 0),
+    keys_taken_while_they_hold: ("several", 0),
 }
 """Scenario, and the seed to begin with. With the seven of `tests/simulation/pools/bugs.py` these are all of the design
-page's, and two of spares."""
+page's, two of spares, and two of keys at workers that serve several."""

@@ -13,10 +13,12 @@ from clusterbroker.broker.pools.group_queue import IDLE_LEAST_MS
 from clusterbroker.broker.pools.orphan_queue import OrphanQueue
 from clusterbroker.cluster.ids import NodeId
 from clusterbroker.cluster.wiring import commands as c
-from clusterbroker.cluster.wiring.changes import LaunchChanged
+from clusterbroker.cluster.wiring.changes import AssignmentEnded, LaunchChanged
 from clusterbroker.cluster.wiring.map import Applied
 from clusterbroker.cluster.wiring.pool_entities import NO_KEY
 from tests.simulation.pools.checkers import STARTS_MAX, require
+
+from .several import SeveralProcess
 
 if TYPE_CHECKING:
     from .agents import Process, Request
@@ -37,6 +39,8 @@ STARTED_MS: Final = 20_000
 LAG_MS: Final = 2_000
 """A node hears of a command so late."""
 CALM_MS: Final = 6_000
+KEY_LAG_MS: Final = 300
+"""A request is on its way to a worker so long, while nodes are well."""
 EXPECTED: Final = ("its place is lost", "its group has ended")
 """Why a worker is revoked that was not retired before; and `not ready`."""
 
@@ -66,6 +70,8 @@ class Checkers:
         self._waits_ms: dict[str, int] = {}
         self._alive_ms: dict[str, int] = {}
         self._left: str = ""
+        self._key_ended_ms: dict[tuple[str, str], int] = {}
+        """Worker of several keys, and key -> when it had it last, if it has it no more."""
         self._guarded = True
         self._active: dict[str, int] = {}
         self._suspects: set[int] = set()
@@ -88,6 +94,8 @@ class Checkers:
             self._active = {key: len(self._launches(key)) for key, _, _ in command.workers}
         if isinstance(command, c.AssignWorkers):
             self._active = {key: len(self._launches(key)) for _, key in command.workers}
+        if isinstance(command, c.RevokeKeys):
+            self._check_given_back(command)
         if isinstance(command, c.DropGroup):
             self._left = self._held_by_owner(command)
 
@@ -102,6 +110,9 @@ class Checkers:
         for change in applied.changes:
             if isinstance(change, LaunchChanged) and change.launch.retired:
                 self._retired_ms.setdefault(change.launch.launch_id, self._now_ms)
+            elif isinstance(change, AssignmentEnded):
+                one = change.assignment
+                self._key_ended_ms[one.launch_id, one.key] = self._now_ms
         if not applied.ok:
             return
         if isinstance(command, c.LaunchWorkers):
@@ -109,8 +120,14 @@ class Checkers:
             self._check_launches(applied.result)
         elif isinstance(command, c.AssignWorkers):
             require(self._guarded, f"I3: a controller of epoch {command.epoch} assigns, and is none any more")
+            if self._world.keys_per_worker > 1:
+                self._check_assigned(command)
+                return
             found = (self._world.nodes.truth.pools.launch(launch_id) for launch_id in applied.result)
             self._check_launches(tuple(launch for launch in found if launch is not None))
+        elif isinstance(command, c.RetireKeys):
+            if applied.result:
+                self._settles(command, f"retires {applied.result}: {command.why}")
         elif isinstance(command, c.RetireWorkers):
             self._check_retired(applied.result, command)
         elif isinstance(command, c.RevokeWorkers):
@@ -170,7 +187,37 @@ class Checkers:
         if world.nodes.given_up:
             self._extra_ms[NO_KEY] = self._now_ms
         extra = self._now_ms - self._extra_ms.get(NO_KEY, -NEED_MS) < NEED_MS
+        if world.keys_per_worker > 1:
+            most = world.settings.max_workers
+            require(active <= most + 2 * extra, f"I3: {active} workers of several keys, and {most} are allowed")
+            return
         require(active <= world.spares + 2 * extra, f"I3: {active} spares, and the pool wants {world.spares}")
+
+    def _check_assigned(self, command: c.AssignWorkers) -> None:
+        """I3 of workers that serve several keys: a worker has as many as it may, and a key as many workers as it
+        needs."""
+        world, pools = self._world, self._world.nodes.truth.pools
+        self._note_needs()
+        for worker, key in command.workers:
+            count = len(pools.assignments(worker))
+            require(count <= world.keys_per_worker, f"I3: {worker} has {count} keys")
+            active = sum(not leaves for leaves in pools.workers_of(world.pool.pool_id, key).values())
+            need = max((need for at_ms, need in self._needs[key] if at_ms >= self._now_ms - NEED_MS), default=1)
+            if world.nodes.given_up:
+                self._extra_ms[key] = self._now_ms
+            extra = self._now_ms - self._extra_ms.get(key, -NEED_MS) < NEED_MS
+            require(active <= max(1, need) + 2 * extra, f"I3: {active} workers of {key!r} stand for a need of {need}")
+
+    def _check_given_back(self, command: c.RevokeKeys) -> None:
+        """I10 of keys: none is taken from a worker that holds a request of it."""
+        if self._now_ms - self._world.disturbed_ms < CALM_MS:
+            return
+        for worker, key in command.keys:
+            for process in self._world.processes:
+                holds = [each.number for each in process.held.values() if each.key == key]
+                reaches = process.socket is not None and process.socket.open and process.socket.world.accepting
+                alike = process.spec.worker_id == worker and reaches
+                require(not (alike and holds), f"I10: {worker} holds {holds} of {key!r}, and loses the key")
 
     def _check_pace(self, key: str) -> None:
         epoch = self._epochs[self._world.pool.orphans][0]
@@ -192,7 +239,7 @@ class Checkers:
         if retired:
             self._settles(command, f"retires {retired}: {command.why}")
 
-    def _settles(self, command: c.RetireWorkers | c.RevokeWorkers, what: str) -> None:
+    def _settles(self, command: c.RetireWorkers | c.RevokeWorkers | c.RetireKeys, what: str) -> None:
         require(self._guarded, f"I12: a controller of epoch {command.epoch} {what}, and is none any more")
         _, since_ms, launches = self._epochs[self._world.pool.orphans]
         since_ms = self._now_ms - since_ms
@@ -274,15 +321,30 @@ class Checkers:
     def handed(self, request: Request, process: Process) -> None:
         """I2: no request reaches another key's worker. I5: nothing is handed to a revoked worker. I1: nothing is handed
         out after its time. And rule 35."""
-        require(request.key == process.spec.key, f"I2: a request of {request.key!r} comes to {process.spec.key!r}")
-        launch = self._world.nodes.truth.pools.launch(process.spec.worker_id)
-        given = request.key if launch is None else launch.key
-        require(request.key == given, f"I2: {process.spec.worker_id} serves {request.key!r}, and was given {given!r}")
+        if isinstance(process, SeveralProcess):
+            self._check_its_own(request, process)
+        else:
+            require(request.key == process.spec.key, f"I2: a request of {request.key!r} comes to {process.spec.key!r}")
+            launch = self._world.nodes.truth.pools.launch(process.spec.worker_id)
+            given = request.key if launch is None else launch.key
+            what = f"I2: {process.spec.worker_id} serves {request.key!r}, and was given {given!r}"
+            require(request.key == given, what)
         self._fenced(process, "gets a request")
         late_ms = self._now_ms - request.deadline_ms
         require(late_ms < DEADLINE_SLACK_MS, f"I1: request {request.number} is handed out {late_ms} ms after its time")
         self._check_alone(request, process)
         self._events_ms[request.key].append(self._now_ms)
+
+    def _check_its_own(self, request: Request, process: SeveralProcess) -> None:
+        """I2 of workers that serve several keys: the log has given it the key, or has taken it a moment ago."""
+        worker, key, truth = process.spec.worker_id, request.key, self._world.nodes.truth
+        require(key in process.keys, f"I2: a request of {key!r} comes to {worker}, which serves {sorted(process.keys)}")
+        if truth.pools.launch(worker) is None or truth.pools.assignment(worker, key) is not None:
+            return
+        if self._now_ms - self._world.disturbed_ms < CALM_MS:
+            return
+        late_ms = self._now_ms - self._key_ended_ms.get((worker, key), -LAG_MS)
+        require(late_ms < KEY_LAG_MS, f"I2: {worker} gets a request of {key!r} {late_ms} ms after it had it last")
 
     def _fenced(self, process: Process, what: str) -> None:
         since_ms = self._fenced_ms.get(process)

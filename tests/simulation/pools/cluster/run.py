@@ -195,6 +195,18 @@ def spares(world: World, rng: random.Random) -> None:
     rng.choice((controllers, owners, drivers, idle, operators))(world, rng)
 
 
+def several(world: World, rng: random.Random) -> None:
+    """Workers serve three keys, of which there are more, while something else goes wrong."""
+    if rng.random() < 0.5:
+        world.want_spares(1)
+    rng.choice((controllers, owners, drivers, idle, operators))(world, rng)
+
+
+def several_in_company(world: World, rng: random.Random) -> None:
+    """Some requests kill who computes them, and workers have three keys; nodes are well."""
+    company(world, rng)
+
+
 def everything(world: World, rng: random.Random) -> None:
     for faults in rng.sample((controllers, owners, drivers, idle, pauses, poison, operators), 3):
         faults(world, rng)
@@ -214,9 +226,15 @@ SCENARIOS: Final[dict[str, Faults]] = {
         company,
         operators,
         spares,
+        several,
+        several_in_company,
         everything,
     )
 }
+
+
+SEVERAL: Final = ("several", "several_in_company")
+"""Workers serve several keys."""
 
 
 def _again(world: World, rng: random.Random, between_ms: tuple[int, int], action: Callable[[], None]) -> None:
@@ -249,6 +267,7 @@ def _settings(rng: random.Random, scenario: str) -> PoolSettings:
         unbind_delay_s=rng.choice((0, 1, 2, 4)) if quick else rng.choice((2, 4)),
         stop_delay_s=rng.choice((0, 1)) if quick else rng.choice((0, 3)),
         max=rng.choice((1, 2, 3)),
+        max_workers=2 if scenario in SEVERAL else 1000,
         prefetch=3 if scenario == "company" else 1 if scenario in ("poison", "everything") else rng.choice((1, 1, 3)),
         start_timeout_s=6,
         start_failures_max=3,
@@ -259,7 +278,8 @@ def _settings(rng: random.Random, scenario: str) -> PoolSettings:
 def _load(world: World, rng: random.Random, scenario: str) -> Callable[[], None]:
     """Begins; the returned ends it."""
     sparse = scenario in ("idle", "controllers", "pauses")
-    keys = [f"k{number}" for number in range(rng.choice((4, 6)) if sparse else rng.choice((2, 3, 5)))]
+    counts = (4, 6) if sparse else (5, 9) if scenario in SEVERAL else (2, 3, 5)
+    keys = [f"k{number}" for number in range(rng.choice(counts))]
     pace_ms = rng.choice((500, 1_000)) if sparse else rng.choice((250, 600, 1_200))
     by_name = 0.4 if scenario in ("idle", "everything") else 0.0
     ended = [False]
@@ -284,7 +304,8 @@ def run(seed: int, scenario: str | None = None) -> Report:
     """Live one seed; raises Violation."""
     rng = random.Random(f"pool cluster {seed}")
     name = scenario or rng.choice(sorted(SCENARIOS))
-    world = World(seed, _settings(rng, name), places=rng.choice((2, 4, 8)))
+    settings, keys = _settings(rng, name), 3 if name in SEVERAL else 1
+    world = World(seed, settings, places=rng.choice((2, 4, 8)), keys_per_worker=keys)
     try:
         world.run(1_000)
         stop = _load(world, rng, name)

@@ -28,6 +28,7 @@ from .agents import ANSWERS, POOL, Agent, Caller, Process, Request
 from .checkers import Checkers
 from .nodes import Nodes, Socket
 from .places import Clockwork, SimDriver, Site
+from .several import SeveralProcess
 
 TICK_MS: Final = 100
 MEMORY: Final = 100 << 20
@@ -50,7 +51,7 @@ class Reader(Agent):
 class World:
     """One run: `settings` of the pool, `nature` of its keys. `tick` until it is over, then `end`."""
 
-    def __init__(self, seed: int, settings: PoolSettings, places: int = 4) -> None:
+    def __init__(self, seed: int, settings: PoolSettings, places: int = 4, keys_per_worker: int = 1) -> None:
         self.rng = random.Random(seed)
         self.settings = settings
         self.ttl_ms = settings.request_ttl_ms
@@ -85,7 +86,10 @@ class World:
         self.nodes.applied = self.checkers.applied
         self.sites = {name: Site(self, member, places * MEMORY) for name, member in self.nodes.sites.items()}
         self.nodes.order(c.DeclareQueue(vhost="/", name=ANSWERS, durable=True, arguments={}))
-        self.nodes.order(c.DeclarePool(vhost="/", name=POOL, template=POOL, settings=settings))
+        self.keys_per_worker = keys_per_worker
+        self.nodes.order(
+            c.DeclarePool(vhost="/", name=POOL, template=POOL, settings=settings, keys_per_worker=keys_per_worker)
+        )
         self.callers = [Caller(self), Caller(self)]
         self.agents: list[Agent] = list(self.callers)
 
@@ -190,7 +194,8 @@ class World:
 
     def begin_process(self, driver: SimDriver, spec: WorkerSpec) -> Process:
         rng = self.rng
-        process = Process(
+        kind = Process if self.keys_per_worker == 1 else SeveralProcess
+        process = kind(
             self,
             driver,
             spec,

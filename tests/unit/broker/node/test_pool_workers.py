@@ -22,7 +22,7 @@ from clusterbroker.broker.wire.amqp10.performatives import (
 )
 from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.cluster.wiring.pool_commands import Ended
-from clusterbroker.cluster.wiring.pool_entities import Launch
+from clusterbroker.cluster.wiring.pool_entities import NO_KEY, Launch
 from tests.support.amqp10 import HEADER, SASL_HEADER, frame
 from tests.unit.broker.fronts.amqp091.harness import Client, Content, World, bodies
 from tests.unit.broker.fronts.amqp10.harness import BEGIN, Peer
@@ -33,12 +33,12 @@ KEY = WorkerKey(b"k" * 32)
 
 
 class Broker:
-    """One node or three, with a pool and a launch of its key 42."""
+    """One node or three, with a pool and a launch of its key 42, or of none if its workers serve several."""
 
-    def __init__(self, nodes: int) -> None:
+    def __init__(self, nodes: int, **declared: Any) -> None:
         self.alone = World() if nodes == 1 else None
         self.cluster = Cluster("a", "b", "c") if nodes == 3 else None
-        self.order(c.DeclarePool(vhost="/", name="core"))
+        self.order(c.DeclarePool(vhost="/", name="core", **declared))
         for site in self.sites:
             site.node.pools.key = KEY
         caller = self.caller = self.sites[0].client()
@@ -48,7 +48,7 @@ class Broker:
         self.settle()
         self.call(b"1")
         self.call(b"other", key="7")
-        self.launch = self.launched("42")
+        self.launch = self.launched(NO_KEY if "keys_per_worker" in declared else "42")
 
     @property
     def sites(self) -> list[Any]:

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from clusterbroker.broker.pools.fleet import LOST_PLACE_S, Fleet, Place
+from clusterbroker.broker.pools.fleet import LOST_PLACE_S, Fleet
 from clusterbroker.broker.pools.messages import GroupTold, PlaceTold, TemplateTold, WorkerTold
+from clusterbroker.broker.pools.places import Place
 from clusterbroker.cluster.ids import Epoch, LogIndex
 from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.cluster.wiring.map import ClusterMap

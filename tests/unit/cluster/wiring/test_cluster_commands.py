@@ -158,6 +158,8 @@ EVERY = [
     c.KeepDelays(vhost="v", exchange="x", owner=NodeId("n1"), incarnation=Incarnation(3)),
     c.EndDelays(queue_id=QueueId(7), epoch=Epoch(2)),
     c.AssignWorkers(pool_id=LogIndex(7), epoch=Epoch(2), workers=(("w7-0", "42"),)),
+    c.RetireKeys(pool_id=LogIndex(7), epoch=Epoch(2), keys=(("w7-0", "42"),), why="room"),
+    c.RevokeKeys(pool_id=LogIndex(7), epoch=Epoch(2), keys=(("w7-0", "42"),)),
     c.RetireWorkers(pool_id=LogIndex(7), epoch=Epoch(2), launches=("w7-0",), why="idle"),
     c.RevokeWorkers(pool_id=LogIndex(7), epoch=Epoch(2), launches=("w7-0",), why="idle"),
     c.WorkersGone(node=NodeId("n1"), incarnation=Incarnation(3), ended=(Ended("w7-0", 70, 1 << 30),)),

@@ -48,7 +48,7 @@ LATER = {
     c.KeepDelays, c.EndDelays,
     c.PausePool, c.DirectGroup, c.DeletePool,
     c.RequireGroups, c.UnbindGroup, c.BindGroup, c.DropGroup, c.SettleGroups, c.EndPoolQueue, c.LaunchWorkers,
-    c.RetireWorkers, c.RevokeWorkers, c.WorkersGone, c.AssignWorkers,
+    c.RetireWorkers, c.RevokeWorkers, c.WorkersGone, c.AssignWorkers, c.RetireKeys, c.RevokeKeys,
 }  # fmt: skip
 """Commands that there are since the recording. A new one needs a feature level (levels.py)."""
 

@@ -1,0 +1,88 @@
+"""Places where a pool starts workers, as its controller's node knows them: their templates and their room (pure)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+from clusterbroker.broker.pools.facts import MIB, PlaceFacts, Scaling, Settings, WorkerFacts, WorkerState
+from clusterbroker.broker.pools.messages import PlaceTold, TemplateTold
+from clusterbroker.cluster.wiring.pool_entities import NOOP, Launch, Pool, PoolSettings
+
+ROOM_UNKNOWN: Final = 1 << 50
+MEMORY: Final = 256 * MIB
+"""Of a worker whose template promises none."""
+
+
+class Place(NamedTuple):
+    """A place as the controller's node knows it."""
+
+    told: PlaceTold
+    alive: bool
+    """Its node is a living member."""
+    others_bytes: int = 0
+    """Promised there to workers of other pools."""
+
+
+def chosen(pool: Pool, places: Mapping[str, Place], own: str) -> TemplateTold | None:
+    """The template as most places have it. `own`: the place whose version counts if as many have another one."""
+    votes: dict[str, list[tuple[str, TemplateTold]]] = {}
+    for name, place in places.items():
+        template = place.told.templates.get(pool.template)
+        if place.alive and template is not None:
+            votes.setdefault(template.version, []).append((name, template))
+    if not votes:
+        return None
+    _, found = min(
+        votes.items(), key=lambda vote: (-len(vote[1]), own not in dict(vote[1]), min(name for name, _ in vote[1]))
+    )
+    return found[0][1]
+
+
+def rooms(
+    pool: Pool, places: Mapping[str, Place], template: TemplateTold, strays: Iterable[Launch]
+) -> dict[str, PlaceFacts]:
+    """Places whose template is the chosen one. A worker takes its room until it is gone, its group's end or not."""
+    rooms = {}
+    left = Counter(launch.place for launch in strays)
+    each = template.memory_bytes or MEMORY
+    for name, place in places.items():
+        own = place.told.templates.get(pool.template)
+        if own is None or own.version != template.version:
+            continue
+        rooms[name] = PlaceFacts(
+            name,
+            memory=max(0, (place.told.memory_bytes or ROOM_UNKNOWN) - place.others_bytes - left[name] * each),
+            workers_max=max(0, own.max_workers - left[name]) if own.max_workers else None,
+            suspended=not place.alive or own.driver in place.told.suspended,
+            alarm=place.told.alarm,
+        )
+    return rooms
+
+
+def there(workers: Iterable[WorkerFacts], places: Mapping[str, Place]) -> list[WorkerFacts]:
+    """Without those that are stopped, and whose place is gone."""
+    return [one for one in workers if one.state is not WorkerState.STOPPING or is_there(places, one.place)]
+
+
+def is_there(places: Mapping[str, Place], name: str) -> bool:
+    place = places.get(name)
+    return place is not None and place.alive
+
+
+def settings_of(settings: PoolSettings, template: TemplateTold, keys_per_worker: int = 1) -> Settings:
+    """What the policy reads of a pool and its template."""
+    scaling = {"own": Scaling.OWN, "fixed": Scaling.FIXED}.get(settings.scaling, Scaling.OUTSIDE)
+    return Settings(
+        min=settings.min,
+        max=settings.max,
+        max_workers=settings.max_workers,
+        prefetch=settings.prefetch,
+        keys_per_worker=keys_per_worker,
+        memory=template.memory_bytes or MEMORY,
+        start_timeout_s=float(settings.start_timeout_s),
+        start_failures_max=settings.start_failures_max,
+        grace_s=float(settings.grace_s),
+        scaling=Scaling.NONE if template.driver == NOOP else scaling,
+    )

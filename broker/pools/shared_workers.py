@@ -1,0 +1,259 @@
+"""Workers that serve several keys: which of them a key gets, and which key gives way (design page, 4.6).
+
+    a worker has room for a key --> Assign
+    none has, and there is room for one more --> Launch, without a key; the keys that it has room for wait for it
+    none has, nor is there room --> the least recently used key that holds nothing is retired, and then revoked
+
+A worker's room at its place counts once, whatever its keys are. *Filled before started*: the fullest worker with room
+gets the key, so those that are to be kept without one (`spares`) stay so. *Least recently used* is whose last request
+is longest ago, of the keys of which nothing waits or is held; a key that starves takes any that has run `min_run_s`,
+those that hold nothing first. Keys that are pinned, or have `min`, give way to none; and none does to a key of which no
+request waits.
+
+A key that has *suspects* (`suspects.py`) needs a worker that serves no other one: it gets one without a key, which gets
+no other; where it shares one, the others there are retired.
+
+An assignment is no start: it does not count among the starts of a minute, since keys may come and go more often.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator
+
+from clusterbroker.cluster.wiring.pool_entities import NO_KEY
+
+from .admission import Wish
+from .facts import GroupFacts, PoolFacts, Settings, WorkerFacts, WorkerState
+from .failures import Failures
+from .orders import Assign, Launch, Order, Retire
+from .placement import EVICT_IDLE_S, Costs, Placement
+
+
+class SharedWorkers:
+    """Of one policy. Each step: `open`, then `answer` for each wish, then `rest`."""
+
+    def __init__(self, settings: Settings, costs: Costs, placement: Placement, failures: Failures) -> None:
+        self._settings = settings
+        self._costs = costs
+        self._placement = placement
+        self.failures = failures
+        self._facts = PoolFacts({}, {})
+        self._hosts: list[WorkerFacts] = []
+        """That are not on their way out: ready ones first."""
+        self._seats: dict[str, dict[str, WorkerFacts]] = {}
+        """Host -> key -> the key's worker there, leaving ones too."""
+        self._given: dict[str, set[str]] = {}
+        """Host -> keys that it gets by this step."""
+        self._leaving: set[str] = set()
+        """Seats that are on their way out."""
+        self._promised = 0
+        """Keys for which workers are on their way that the log has not named yet."""
+        self._returning = 0
+        """Seats that come free, and that no key has been promised yet."""
+        self._started = False
+        self._missing = 0
+
+    def open(self, facts: PoolFacts, stopped: Collection[str], retired: Collection[str]) -> None:
+        """Begin a step, with the books of placement open. `stopped`, `retired`: workers, and keys at workers, that this
+        step has put out already."""
+        self._facts = facts
+        self._started = False
+        self._missing = 0
+        active = [one for one in facts.spares if one.active and one.id not in stopped]
+        self._hosts = sorted(active, key=lambda one: (one.state is not WorkerState.READY, one.since_s, one.id))
+        self._seats = {one.id: {} for one in facts.spares}
+        self._given = {}
+        self._leaving = set()
+        for group in facts.groups.values():
+            for seat in group.workers:
+                if seat.host in self._seats:
+                    self._seats[seat.host][group.key] = seat
+                    if not seat.active or seat.id in retired:
+                        self._leaving.add(seat.id)
+        pending = sum(one.pending for one in self._hosts)
+        self._promised = pending * self._settings.keys_per_worker
+        takes = {one.id for one in self._hosts if self._takes_keys(one)}
+        self._returning = sum(seat.id in self._leaving for host in takes for seat in self._seats[host].values())
+
+    def serves(self, host: str) -> bool:
+        """A key of this worker is ready."""
+        return any(seat.state is WorkerState.READY for seat in self._seats.get(host, {}).values())
+
+    def _takes_keys(self, host: WorkerFacts) -> bool:
+        book = self._placement.books.get(host.place)
+        current = not self._facts.version or host.version == self._facts.version
+        return not host.pending and current and book is not None and book.usable and not book.short
+
+    def _count(self, host: str) -> int:
+        return len(self._seats.get(host, ())) + len(self._given.get(host, ()))
+
+    def _has(self, host: str, key: str) -> bool:
+        return key in self._seats.get(host, ()) or key in self._given.get(host, ())
+
+    def _suits(self, host: str, key: str) -> bool:
+        """The key may come to a worker that has room."""
+        if self._suspected(key):
+            return not self._count(host)
+        return not self._has(host, key) and not self._is_kept_alone(host)
+
+    def _suspected(self, key: str) -> bool:
+        return self._facts.groups[key].suspects
+
+    def _is_kept_alone(self, host: str) -> bool:
+        """It has a key with suspects, or is to have it."""
+        return any(self._suspected(key) for key in (*self._seats.get(host, ()), *self._given.get(host, ())))
+
+    # ---- up ----
+
+    def answer(self, wish: Wish, left: int, may_return: bool, now_s: float) -> Order | None:
+        """What a wish comes to: its Assign; a Launch, one key at another worker that is to be retired; None: it waits.
+        `left`: so many more workers the pool may have. `may_return`: a key may be taken from its worker."""
+        host = self._room(wish.key, now_s)
+        if host is not None:
+            self._given.setdefault(host.id, set()).add(wish.key)
+            return Assign(wish.key, host.id)
+        if self._promised:
+            self._promised -= 1
+            return None
+        if left > 0 and (launch := self._launch(now_s)) is not None:
+            self._promised += self._settings.keys_per_worker - 1
+            return launch
+        group = self._facts.groups[wish.key]
+        if not (wish.first and may_return and (group.ready or group.pinned)):
+            return None
+        if self._returning:
+            self._returning -= 1
+            return None
+        return self._give_way(wish, now_s)
+
+    def _room(self, key: str, now_s: float) -> WorkerFacts | None:
+        recent, most = self._costs.recent_place(key, now_s), self._settings.keys_per_worker
+        found = [
+            one
+            for one in self._hosts
+            if self._takes_keys(one) and self._count(one.id) < most and self._suits(one.id, key)
+        ]
+        if not found:
+            return None
+        return min(
+            found,
+            key=lambda one: (one.state is not WorkerState.READY, -self._count(one.id), one.place != recent, one.id),
+        )
+
+    def _launch(self, now_s: float) -> Launch | None:
+        if not self.failures.may_start(NO_KEY, now_s):
+            return None
+        if self.failures.on_trial(NO_KEY) and any(one.state is not WorkerState.READY for one in self._hosts):
+            return None
+        place = self._placement.fit(NO_KEY, True, False, now_s)
+        return None if place is None else self._begin(place, now_s)
+
+    def _begin(self, place: str, now_s: float) -> Launch:
+        self._started = True
+        return Launch(NO_KEY, place, self._facts.version, self._placement.launch(NO_KEY, place, now_s))
+
+    def _give_way(self, wish: Wish, now_s: float) -> Retire | None:
+        """The key that makes room."""
+        found: list[tuple[bool, bool, float, str, str]] = []
+        for host in self._hosts:
+            if not self._takes_keys(host) or self._has(host.id, wish.key) or self._is_kept_alone(host.id):
+                continue
+            for key, seat in self._seats[host.id].items():
+                group = self._facts.groups[key]
+                if seat.state is not WorkerState.READY or seat.id in self._leaving or not self._may_leave(group):
+                    continue
+                if not group.busy:
+                    found.append((False, False, seat.idle_since_s, seat.id, key))
+                elif wish.starved and now_s - seat.since_s >= self._settings.min_run_s:
+                    found.append((True, seat.held > 0, seat.since_s, seat.id, key))
+        if not found:
+            return None
+        *_, seat_id, key = min(found)
+        self._leaving.add(seat_id)
+        return Retire(key, seat_id, f"room for {wish.key!r}")
+
+    def _may_leave(self, group: GroupFacts) -> bool:
+        return not group.pinned and len(group.active) > self._settings.min
+
+    def isolate(self) -> Iterator[Retire]:
+        """Keys that share a worker with one that has suspects. Of several such keys at one worker the first by name
+        stays."""
+        for host in self._hosts:
+            seats = self._seats[host.id]
+            stays = min((key for key in seats if self._suspected(key)), default=None)
+            for key, seat in seats.items() if stays is not None else ():
+                if key != stays and seat.id not in self._leaving:
+                    self._leaving.add(seat.id)
+                    yield Retire(key, seat.id, f"{stays!r} has lost workers: it is tried alone")
+
+    # ---- down ----
+
+    def rest(self, left: int, all_served: bool, may_retire: bool, now_s: float) -> Iterator[Order]:
+        """Workers without a key that are not to be kept, places that are short of memory, and spares that are missing.
+        `all_served`: no key waits for a worker."""
+        free = [one for one in self._hosts if not one.pending and not self._count(one.id)]
+        gone = set[str]()
+        if may_retire:
+            for order in self._surplus(free):
+                gone.add(order.worker)
+                yield order
+        kept = len(free) - len(gone) + self._promised // self._settings.keys_per_worker
+        self._missing = max(0, min(self._facts.spares_wanted - kept, left))
+        if not all_served or self._facts.paused:
+            return
+        if self.failures.on_trial(NO_KEY):
+            starting = any(one.state is not WorkerState.READY for one in self._hosts)
+            self._missing = min(self._missing, 0 if starting else 1)
+        while self._missing and self.failures.may_start(NO_KEY, now_s):
+            place = self._placement.fit(NO_KEY, True, False, now_s)
+            if place is None:
+                return
+            self._missing -= 1
+            yield self._begin(place, now_s)
+
+    def _surplus(self, free: list[WorkerFacts]) -> Iterator[Retire]:
+        kept = []
+        for host in free:
+            book = self._placement.books.get(host.place)
+            if self._facts.version and host.version != self._facts.version:
+                yield self._retire(host, "an older version")
+            elif book is not None and book.short:
+                yield self._retire(host, "the place is short of memory")
+            else:
+                kept.append(host)
+        for host in kept[self._facts.spares_wanted :]:
+            yield self._retire(host, "surplus")
+
+    def _retire(self, host: WorkerFacts, why: str) -> Retire:
+        if (book := self._placement.books.get(host.place)) is not None:
+            book.leave(self._costs.claim(NO_KEY, host))
+        return Retire(NO_KEY, host.id, why)
+
+    def over_committed(self, idle_s: dict[str, float]) -> Iterator[Retire]:
+        """One worker of each place that is short of memory and has none without a key: all of whose keys idle, the
+        longest first. `idle_s`: of groups that may be evicted."""
+        for name, book in self._placement.books.items():
+            if not book.short:
+                continue
+            found = [
+                (-min(idle_s.get(key, -math.inf) for key in self._seats[one.id]), one.id, one)
+                for one in self._hosts
+                if one.place == name and self._seats.get(one.id) and one.id not in self._given
+            ]
+            if found and min(found)[0] <= -EVICT_IDLE_S:
+                yield self._retire(min(found)[2], "the place is short of memory")
+
+    def keys_of(self, host: str) -> Collection[str]:
+        """As the step found them."""
+        return self._seats.get(host, {}).keys()
+
+    def restless(self, now_s: float, suspended: bool) -> bool:
+        """Something of them changes without an event. `suspended`: so are places, for a time."""
+        if self._started or any(one.state is not WorkerState.READY for one in self._facts.spares):
+            return True
+        if not self._missing:
+            return False
+        if suspended or not self.failures.may_start(NO_KEY, now_s):
+            return True
+        return self._placement.may_have_room(self._costs.memory(NO_KEY))
