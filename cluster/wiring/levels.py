@@ -111,8 +111,8 @@ LEVELS: Final = (
     Level(
         SPARE_WORKERS,
         "spare workers of pools, workers of several keys; exchanges that deduplicate (x-message-deduplication); delays "
-        "in routing keys (policy keys delay-bits and delay-exchange); AMQP 1.0: transactions with numbered messages that "
-        "are all or nothing over several queues",
+        "in routing keys (policy keys delay-bits and delay-exchange); AMQP 1.0: transactions with numbered messages "
+        "that are all or nothing over several queues",
         (c.AssignWorkers, c.RetireKeys, c.RevokeKeys, c.DeclareDeduplicatingExchange, c.KeepDelays, c.EndDelays),
         settings=BITS_SETTINGS,
     ),
