@@ -193,8 +193,8 @@ class LinkSide:
         )  # fmt: skip
 
     def refuse_numbers(self, named: Sequence[Named], then: Callable[[], None]) -> None:
-        """By a part that its owner must refuse, in its place among the publishes: nothing of it is stored, and of what
-        is refused the owner keeps the numbers."""
+        """By a part of which nothing is stored, in its place among the publishes: the owner keeps the numbers. Below
+        feature level 7 by one that its owner must refuse, which costs an attach."""
         if self.deleted:
             then()
             return

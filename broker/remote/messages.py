@@ -276,6 +276,9 @@ class Commit(ProxyMessage, frozen=True, tag=29):
     judged: bool = False
     """The owner, or one before, has said that there is room (ASK_JUDGE). Members below feature level 6 do not read
     it."""
+    lost: bool = False
+    """None of its messages comes: the owner notes that it has refused their numbers, and takes nothing (feature level
+    7)."""
 
     def __post_init__(self) -> None:
         for _, ranges in (*self.settlements, *self.changes):

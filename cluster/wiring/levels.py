@@ -62,6 +62,7 @@ SPARE_WORKERS: Final = 7
 DEDUPLICATING_EXCHANGES: Final = 7
 DELAY_BITS: Final = 7
 ASKED_BY_NUMBER: Final = 7
+LOST_NUMBERS: Final = 7
 CIRCLES: Final = 7
 """The end of an auto-delete exchange in a circle of bindings, in pieces: below it, the pieces take it with them."""
 MEMBERS_MAX: Final = 253

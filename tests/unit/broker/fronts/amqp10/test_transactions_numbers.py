@@ -26,6 +26,7 @@ from clusterbroker.broker.wire.amqp10.performatives import (
 )
 from clusterbroker.cluster.ids import NodeId
 from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.cluster.wiring.levels import LOST_NUMBERS
 from tests.unit.broker.fronts.amqp10.harness import Peer, bodies
 from tests.unit.broker.fronts.amqp10.test_settling import Link, settle, tags
 from tests.unit.broker.fronts.amqp10.test_suspending import KEPT_S, enter, fill
@@ -83,6 +84,33 @@ def test_rolled_back(where: str, is_seeded: bool, monkeypatch: pytest.MonkeyPatc
         assert stored(site) == [b"2"], "the lines below find it"
         return
     accepted_behind(producer, site)
+
+
+@pytest.mark.parametrize("level", [6, LOST_NUMBERS])
+@pytest.mark.parametrize("is_full", [False, True])
+def test_other_clients_of_its_queues_do_not_wait(level: int, is_full: bool) -> None:
+    """Up to level 6 the queue has to refuse something, and its nodes attach again."""
+    world = Cluster("a", "b", "c", level=level)
+    for name in ("out", "q2"):
+        world["b"].client().declare(name)
+    limit = {"x_max_length": 1, "x_overflow": "reject-publish"}
+    world["b"].client().declare("full", **limit)
+    fill(world["b"], 1, "full")
+    owner = str(world["a"].map.queue("/", "out").owner)
+    site = world[next(name for name in "abc" if name != owner)]
+    producer = Producer(site)
+    assert producer.sent(1) == [Accepted()]
+    queue = site.node.vhosts["/"].queues["out"]
+    before = queue.gen
+    names = ("out", "full") if is_full else ("out", "q2")
+    outcome = producer.posted(2, *names).discharge(fail=not is_full)
+    assert isinstance(outcome, Rejected if is_full else Accepted)
+    if level < LOST_NUMBERS and is_full:
+        return  # each queue decides for itself
+    assert (queue.gen > before) is (level < LOST_NUMBERS)
+    assert producer.sent(3) == [Accepted()]
+    assert producer.sent(2) == [Accepted()]
+    assert sorted(stored(site)) == [b"1", b"2", b"3"]
 
 
 @WHERE
@@ -238,6 +266,21 @@ def test_the_answer_waits_for_queues_that_have_no_owner_and_the_next_owner_knows
     assert transaction.discharge(fail=True) is None
     world.kill(owner)
     world.wait(2000, 500)
+    assert [one.state for one in bodies(producer.peer.raw(b""), Disposition)] == [Accepted()]
+    accepted_behind(producer, site)
+
+
+def test_the_answer_waits_until_the_lost_numbers_are_committed() -> None:
+    world, site = place("elsewhere")
+    owner = str(world["a"].map.queue("/", "out").owner)
+    if owner == site.name:
+        site = world[next(name for name in "abc" if name != owner)]
+    producer = Producer(site)
+    transaction = producer.posted(1, "out")
+    world[owner].disk_waits = True
+    assert transaction.discharge(fail=True) is None
+    world[owner].disk_waits = False
+    world.turn()
     assert [one.state for one in bodies(producer.peer.raw(b""), Disposition)] == [Accepted()]
     accepted_behind(producer, site)
 
