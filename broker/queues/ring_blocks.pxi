@@ -1,7 +1,7 @@
 # Part of ring.pyx: the memory of blocks.
 #
 # It comes from the system in pieces, and a piece goes back when none of its blocks is in use. In the heap free blocks
-# would stand between what lives longer, so that 10,000 queues that once had a message each would keep 60 MB for ever.
+# would stand between what lives longer: of 1,000 queues that had had a message each, 8 MB stayed free there.
 # Blocks change hands often when queues are short: a free one is all zeros, and the piece that was the last to get room
 # is used first. One piece with room stays, though nothing be in it.
 
