@@ -55,6 +55,11 @@ cdef class DueIndex:
         self.room = room
         return 0
 
+    def reserve(self, size_t count) -> None:
+        """So many rows will come: their place is taken at once. As it grows it is copied, and leaves holes."""
+        if count > self.room:
+            self.resize(count)
+
     def add(self, int64_t due_ms, uint64_t seq) -> None:
         """A message waits."""
         cdef size_t at = self.count, parent

@@ -19,10 +19,11 @@ below feature level 6 asks nobody.
 Parts come to their queues a hop or more after the discharge. Whoever commits keeps back until `handed` what the same
 session sends later.
 
-A transaction with numbered messages (`producers`) asks nobody, and all parts go at once. Each queue stores a number
-once, or notes that it has refused it, so the same transaction again brings what is missing. Where nothing has happened
-the queues note so too (`refuse_numbers`), in their order behind what was sent before: otherwise the numbers would be
-taken for known behind a later one, and confirmed for nothing. Nobody is answered before that is committed.
+Numbered messages (`producers`) that a queue has need no room there: the question says their numbers, so the same
+transaction again brings what is missing. Where nothing has happened the queues note that they have refused the numbers
+(`refuse_numbers`), in their order behind what was sent before: otherwise these would be taken for known behind a later
+one, and confirmed for nothing. Nobody is answered before that is committed. Below feature level 7 queues elsewhere
+do not read the numbers: then nobody is asked about such a transaction, and each queue decides for itself.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from typing import TYPE_CHECKING, Final
 
 from clusterbroker.broker.queues.handle import CommitPart, QueueHandle
 from clusterbroker.broker.queues.ticket import Ticket
-from clusterbroker.cluster.wiring.levels import ASKED_COMMITS
+from clusterbroker.cluster.wiring.levels import ASKED_BY_NUMBER, ASKED_COMMITS
 
 Numbers = dict[QueueHandle, list[tuple[bytes, int]]]
 """Of messages that do not come: queue to (producer, number)."""
@@ -52,8 +53,8 @@ class Together:
     was. `handed()`: once, when all queues have their parts, or get none."""
 
     __slots__ = (
-        "_asked", "_handed", "_is_numbered", "_may_go_on", "_node", "_parts", "_ticket", "_waits", "begun", "due_ms",
-        "is_handed",
+        "_asked", "_decides_first", "_handed", "_is_numbered", "_may_go_on", "_node", "_parts", "_ticket", "_waits",
+        "begun", "due_ms", "is_handed",
     )  # fmt: skip
 
     def __init__(
@@ -66,6 +67,7 @@ class Together:
         self._handed = handed
         self._is_numbered = any(named is not None for part in parts.values() for _, named in part.publishes)
         self._ticket = Ticket(1, 1, lambda ticket: done(ticket, self.begun))
+        self._decides_first = True
         self._asked: frozenset[QueueHandle] = frozenset()
         self._waits: dict[QueueHandle, None] = {}
         self.begun = False
@@ -76,11 +78,13 @@ class Together:
     def begin(self) -> None:
         """`done` may be called within this."""
         elsewhere = any(queue.is_elsewhere for queue in self._parts)
+        needed = ASKED_BY_NUMBER if self._is_numbered else ASKED_COMMITS
+        is_told = not elsewhere or self._node.map.level >= needed
+        self._decides_first = is_told or not self._is_numbered
         decides = [queue for queue, part in self._parts.items() if part.decides]
         alone = elsewhere and len(decides) == 1 and bool(self._parts[decides[0]].publishes)
         is_divisible = len(self._parts) > 1 or any(part.decides and not part.publishes for part in self._parts.values())
-        asks = is_divisible and not self._is_numbered and (not elsewhere or self._node.map.level >= ASKED_COMMITS)
-        asked = dict(self._parts) if asks else {}
+        asked = dict(self._parts) if is_divisible and is_told else {}
         if alone and asked:
             del asked[decides[0]]  # its commit is the decision, and the whole part is carried out or nothing of it
         self._asked = frozenset(asked)
@@ -131,7 +135,7 @@ class Together:
         rest = {queue: part for queue, part in self._parts.items() if queue not in first}
         for queue, part in self._parts.items():
             part.judged = queue in self._asked
-        if first and rest and not self._is_numbered:
+        if first and rest and self._decides_first:
             decision = Ticket(1, 1, lambda ticket: self._decided(ticket, rest))
             self._commit(first, decision)
             decision.pass_()

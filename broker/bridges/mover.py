@@ -13,8 +13,9 @@ Why the source is asked before a window is closed that is not full. A quorum que
 deliveries are on their way to us takes these back, and may hand out what is behind them first: out of order. Behind a
 full window nothing is on its way. Behind the answer to a question nothing is either, but for what was published since:
 the queue sends deliveries and answers in one order. So a window into which messages flow is as large as what came in
-WINDOW_S, and fills. An empty window stays open, and is closed when nothing was ready
-twice, EMPTY_S apart; a third look behind its end shows that nothing was taken back. Nothing is taken by a look.
+WINDOW_S, and fills; one that does not is closed in a moment of quiet. An empty window stays open, and is closed when
+nothing was ready twice, EMPTY_S apart; a third look behind its end shows that nothing was taken back. Nothing is taken
+by a look.
 
 Why a window is closed before it is acknowledged. The source hands out what was not acknowledged again, flagged as
 redelivered. An ack without an answer may have been taken or not; if new messages were handed out meanwhile, these came
@@ -55,7 +56,10 @@ from clusterbroker.broker.bridges.rewriting import Parcel
 LINGER_S: Final = 0.05
 """A window is closed when nothing came for so long."""
 WINDOW_S: Final = 1.0
-"""A window is closed so long after its first message, so that a queue with a slow trickle is acknowledged as well."""
+"""A window is closed so long after its first message, so that a queue with a slow trickle is acknowledged as well: in
+the first moment in which nothing is ready,"""
+WINDOW_S_MAX: Final = 2.0
+"""or after so long, whatever flows."""
 EMPTY_S: Final = 0.25
 """An empty window is looked at after so long, and again, at first."""
 EMPTY_S_MAX: Final = 2.0
@@ -172,6 +176,7 @@ class Mover:
         self._empty_s = EMPTY_S
         self._empty_looks = 0
         self._looked_came = 0  # of the window, when the look began
+        self._looked_s = -inf
         self._open = False  # the source may hand out
         self._due_s = 0.0
 
@@ -195,7 +200,7 @@ class Mover:
             return []
         if not self._counted and self._settled < self._came:
             return self._close() if self._plan.most else self._settle_confirmed()
-        self.phase, self._looked_came = Phase.LOOKING, self._window_came
+        self.phase, self._looked_came, self._looked_s = Phase.LOOKING, self._window_came, now_s
         return [Look()]
 
     @property
@@ -211,7 +216,7 @@ class Mover:
             # who follows leaves the window open for what will come; what is not confirmed yet comes by itself
             waits = self._plan.follow and self._recognition.is_over
             return inf if waits or self._settled < self._came else self._last_s + self._empty_s
-        return min(self._last_s + LINGER_S, self._opened_s + WINDOW_S)
+        return min(self._last_s + LINGER_S, max(self._opened_s + WINDOW_S, self._looked_s + LINGER_S))
 
     @property
     def _is_empty(self) -> bool:
@@ -351,10 +356,10 @@ class Mover:
             return self._ask(now_s) if ready else self._end()
         self.phase = Phase.ASKING
         if not self._is_empty:
-            if now_s >= self._opened_s + WINDOW_S:
-                self._size = self._window_came  # what comes in this time fills the next one
-                return self._close()
-            if not ready and self._window_came == self._looked_came:
+            open_s, is_quiet = now_s - self._opened_s, not ready and self._window_came == self._looked_came
+            if is_quiet or open_s >= WINDOW_S_MAX:
+                if open_s >= WINDOW_S:  # what comes in this time fills the next one
+                    self._size = max(1, int(self._window_came * WINDOW_S / open_s))
                 return self._close()
             self._last_s = now_s
             return []

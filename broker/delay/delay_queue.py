@@ -85,6 +85,7 @@ class DelayQueue(Queue):
 
     def _begin(self) -> None:
         self._index = DueIndex()
+        self._index.reserve(self.ring.ready)
         self._keys = {}
         self._read_from, self._read_end = 1, self.ring.next_seq
         self._fetching = False
@@ -406,8 +407,18 @@ class DelayQueue(Queue):
         if self._keys:
             for seq, message in zip(seqs, messages, strict=True):
                 self._forget_key(seq, message)
-        letters.hold_all(seqs, messages, target)
+        seqs, messages = self._sift(seqs, messages)
+        if seqs:
+            letters.hold_all(seqs, messages, target)
         return 0
+
+    def _sift(self, seqs: list[int], messages: list[Message], /) -> tuple[list[int], list[Message]]:
+        """Those of what was set aside that go on; others are settled."""
+        return seqs, messages
+
+    def _parts(self, _message: Message, targets: Sequence[QueueHandle], /) -> bool:
+        """Whether what nobody takes now waits for each of its targets, as a message of its own."""
+        return len(targets) > 1
 
     def _offer(self, letters: DueLetters, seq: int, message: Message, lane: Lane | None, now_ms: int) -> None:
         """One due message goes to the lanes that take it, or is parked."""
@@ -433,7 +444,7 @@ class DelayQueue(Queue):
             self._forget_key(seq, message)
             letters.hold(seq, message, targets, withheld)
             return
-        if len(targets) > 1:  # none of them waits for another one
+        if self._parts(message, targets):  # none of them waits for another one
             self._forget_key(seq, message)
             self._part(letters, message, targets)
             self.ring.settle(seq)

@@ -52,7 +52,7 @@ class Letter:
     """What is held for its targets as one: a message, or several for one target.
 
     number    of the first; those of others follow it
-    messages  empty: the content is not here
+    messages  empty: the content is not here; its `size` in bytes
     mark      of the commit that its DEAD record needs
     targets   None: it is not published yet
     refused   those that have not taken it
@@ -63,19 +63,23 @@ class Letter:
     """
 
     __slots__ = (
-        "alone", "awaited", "mark", "messages", "narrowed", "number", "refused", "returned", "seqs", "targets",
+        "alone", "awaited", "mark", "messages", "narrowed", "number", "refused", "returned", "seqs", "size", "targets",
     )  # fmt: skip
 
     def __init__(self, seqs: list[int], number: int, mark: int, messages: list[Message]) -> None:
         self.seqs = seqs
         self.number = number
         self.mark = mark
-        self.messages = messages
+        self.fill(messages)
         self.targets: Sequence[QueueHandle] | None = None
         self.awaited: dict[QueueHandle, None] = {}
         self.refused: list[QueueHandle] = []
         self.returned: list[Message] = []
         self.narrowed = self.alone = False
+
+    def fill(self, messages: list[Message]) -> None:
+        self.messages = messages
+        self.size = sum([len(message.payload) for message in messages])
 
     @property
     def seq(self) -> int:
@@ -155,13 +159,13 @@ class DueLetters:
         letter.targets = targets
         letter.refused = list(withheld)
         self._open_one(letter)
-        self.held_bytes += len(message.payload)
+        self.held_bytes += letter.size
         for target in withheld:
             self.lane(target).owed += 1
         for target in targets:
             if target not in letter.refused:
                 letter.awaited[target] = None
-                self.lane(target).hold(letter.number, len(message.payload))
+                self.lane(target).hold(letter.number, letter.size)
 
     def hold_all(self, seqs: list[int], messages: list[Message], target: QueueHandle) -> None:
         """Messages that were set aside go to this queue, whose lane takes that many."""
@@ -169,8 +173,8 @@ class DueLetters:
         letter.targets = (target,)
         letter.awaited[target] = None
         self._open_one(letter)
-        self.held_bytes += (size := payload_bytes(messages))
-        self.lane(target).hold(letter.number, size, len(seqs))
+        self.held_bytes += letter.size
+        self.lane(target).hold(letter.number, letter.size, len(seqs))
 
     def _open_one(self, letter: Letter) -> None:
         self._open[letter.number] = letter
@@ -228,8 +232,8 @@ class DueLetters:
                 return
             letter = self._line[0]
             if not letter.messages and (message := queue.ring.message(letter.seq)) is not None:
-                letter.messages = [message]
-                self.held_bytes += len(message.payload)
+                letter.fill([message])
+                self.held_bytes += letter.size
             if not letter.messages:
                 self._load()
                 return
@@ -337,7 +341,7 @@ class DueLetters:
                 return
             refused = () if dies_there(target) else ticket.refused_places
             count, at = sum([len(letter.seqs) for letter in run]), 0
-            size = sum([payload_bytes(letter.messages) for letter in run])
+            size = sum([letter.size for letter in run])
             self.lane(target).answered(count, size, bool(refused), self._queue.host.now_ms)
             for letter in run:
                 del letter.awaited[target]
@@ -371,7 +375,7 @@ class DueLetters:
         if letter.refused:
             self._returned(letter)
         self._queue.ring.settle_all(letter.seqs)
-        self.held_bytes -= payload_bytes(letter.messages)
+        self.held_bytes -= letter.size
         letter.messages = letter.returned = []
         self._leaving.append((letter, self._mark))
 
@@ -419,8 +423,8 @@ class DueLetters:
                 self._line.remove(letter)
                 self._close(letter)
             else:
-                letter.messages = [message]
-                self.held_bytes += len(message.payload)
+                letter.fill([message])
+                self.held_bytes += letter.size
         self._queue.ring.mark()
 
     def wake_ms(self, now_ms: int) -> int:
@@ -435,10 +439,6 @@ class DueLetters:
             if at_ms > now_ms
         ]
         return min(wishes, default=0)
-
-
-def payload_bytes(messages: Sequence[Message]) -> int:
-    return sum([len(message.payload) for message in messages])
 
 
 def dies_there(target: QueueHandle) -> bool:

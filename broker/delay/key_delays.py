@@ -72,7 +72,7 @@ class KeyDelayQueue(DelayQueue):
         return (message.time_ms or now_ms) + 1000 * key_delay_s(message, self.entity.key_bits), ""
 
     def _append(self, messages: Sequence[Message], now_ms: int) -> None:
-        super()._append([_for_all(message) for message in messages], now_ms)
+        super()._append([for_all(message) for message in messages], now_ms)
 
     def _key(self, _: Message, /) -> str:
         return ""
@@ -158,7 +158,7 @@ def own_targets(message: Message) -> list[Any] | None:
     return left if isinstance(left, list) else None
 
 
-def _for_all(message: Message) -> Message:
+def for_all(message: Message) -> Message:
     """A message that comes: no publisher says who gets it."""
     if own_targets(message) is None:
         return message

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final
 from clusterbroker.broker.content.message import died
 from clusterbroker.broker.content.properties import properties_of
 from clusterbroker.broker.node.due_messages import DueMessages
-from clusterbroker.broker.node.passed_messages import PassedMessages
 from clusterbroker.broker.queues.dead_lettering.death import Reason, dead_letter_keys, death, is_cycle
 from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.queues.local_queue import LocalQueue
@@ -37,7 +36,6 @@ class DeadLetters:
     def __init__(self, node: NodeCore) -> None:
         self._node = node
         self.due = DueMessages(node, self)
-        self._passed = PassedMessages(node)
         self.dead_lettering = False
         """A letter is on its way: asking a target whether it takes it may kill another message, which waits."""
 
@@ -63,10 +61,7 @@ class DeadLetters:
             self._node.pools.answer(queue, message, number, ticket)
             return True
         producer = dead_letter_producer(queue.entity.queue_id, queue.entity.gap_epoch)
-        parts: Sequence[tuple[Message, Sequence[QueueHandle]] | None]
-        if reason == "passed":
-            parts = self._passed.parts(queue, message, numbered(producer, number))
-        elif reason == "moved":
+        if reason == "moved":
             parts = (self._node.pools.moved(queue, message),)
         else:
             parts = (self._dead_copy(queue, message, reason, numbered(producer, number)),)
@@ -77,12 +72,13 @@ class DeadLetters:
                     return False
                 copy, targets = part
                 for target in targets:
-                    self._give(target, producer, number, copy, ticket)
+                    self.give(target, producer, number, copy, ticket)
         finally:
             self.dead_lettering = before
         return True
 
-    def _give(self, target: QueueHandle, producer: bytes, number: int, copy: Message, ticket: Ticket) -> None:
+    def give(self, target: QueueHandle, producer: bytes, number: int, copy: Message, ticket: Ticket) -> None:
+        """One letter, to a target that may have it already, or refuse it."""
         if target.rejects and not _has(target, producer, number):
             if isinstance(target, LocalQueue) and target.kills:
                 if not target.has_room(self._node.now_ms):

@@ -11,7 +11,7 @@ way that the router remembers. Headers that the way depends on, CC, BCC and targ
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Protocol, cast
 
 from msgspec.structs import replace
 
@@ -19,13 +19,14 @@ from clusterbroker.broker.content.delays import alike, fired, fired_header, kept
 from clusterbroker.broker.content.message import republished, with_flags
 from clusterbroker.broker.content.properties import KnownProperties, properties_of
 from clusterbroker.broker.delay.key_delays import own_targets
+from clusterbroker.broker.node.passed_messages import PassedMessages, chance_of
 from clusterbroker.broker.queues.effort import LOOKED_BYTES
 from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.queues.local_queue import LocalQueue
 from clusterbroker.broker.queues.producers import dead_letter_producer
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.routing.carbon_copy import copy_keys
-from clusterbroker.broker.routing.choosing import EVERY, numbered
+from clusterbroker.broker.routing.choosing import EVERY
 from clusterbroker.broker.routing.delays import TARGETS, negated, undelayed
 from clusterbroker.broker.routing.router import Route
 from clusterbroker.broker.wire.amqp091.codec import make_message
@@ -38,14 +39,13 @@ if TYPE_CHECKING:
     from clusterbroker.broker.node.ports import NodeCore
     from clusterbroker.broker.node.vhost import VirtualHost
 
-NUMBER_BYTES: Final = 1024
-"""Of a message, by which a random exchange chooses: whoever leads the queue later must choose the same."""
-
 
 class Publishing(Protocol):
     """The dead letters of the node."""
 
     dead_lettering: bool
+
+    def give(self, target: QueueHandle, producer: bytes, number: int, copy: Message, ticket: Ticket) -> None: ...
 
 
 class DueMessages:
@@ -54,6 +54,7 @@ class DueMessages:
     def __init__(self, node: NodeCore, letters: Publishing) -> None:
         self._node = node
         self._letters = letters
+        self._passed = PassedMessages(node)
 
     def is_answered(self, queue: LocalQueue) -> bool:
         """See `Due.is_answered`."""
@@ -64,6 +65,8 @@ class DueMessages:
         vhost = self._node.vhosts.get(queue.entity.vhost)
         if vhost is not None and queue.entity.key_bits:
             return self._of_key(vhost, queue, message)
+        if vhost is not None and queue.entity.compares:
+            return self._passed.targets(vhost, queue, message)
         if vhost is None or vhost.router.exchange_type(queue.entity.delays) is None:
             return None
         targets = self._targets(vhost, queue, message)
@@ -76,6 +79,8 @@ class DueMessages:
     ) -> tuple[int, QueueHandle | None]:  # fmt: skip
         """See `Due.together`."""
         vhost = self._node.vhosts.get(queue.entity.vhost)
+        if vhost is not None and queue.entity.compares:
+            return self._passed.together(vhost, queue, messages, bytes_max)
         if vhost is None or queue.entity.key_bits or vhost.router.exchange_type(queue.entity.delays) is None:
             return len(messages), None
         effort = self._node.effort
@@ -83,7 +88,7 @@ class DueMessages:
         effort.looked_at(count, looked)
         if not count:
             return 1, None
-        route = self._route(vhost, queue, messages[0], (), _number(messages[0]))
+        route = self._route(vhost, queue, messages[0], (), chance_of(messages[0]))
         if route.uncacheable or len(route.targets) != 1:
             return count, None
         return count, route.targets[0]
@@ -93,14 +98,14 @@ class DueMessages:
             self._node.effort.decoded(message.header_length)
             return self._of_its_own(vhost, queue, message)
         self._node.effort.looked(message.header_length)
-        return self._route(vhost, queue, message, (), _number(message)).targets
+        return self._route(vhost, queue, message, (), chance_of(message)).targets
 
     def _of_key(self, vhost: VirtualHost, queue: LocalQueue, message: Message) -> Sequence[QueueHandle]:
         """Of a message with its delay in its key: not to its queue again, for that would be a circle."""
         key = message.routing_key.decode("utf-8", "surrogateescape")
         known = KnownProperties(message)
         route = vhost.router.reach(
-            queue.entity.delay_exchange, key, known.headers, (), known.named, _number(message),
+            queue.entity.delay_exchange, key, known.headers, (), known.named, chance_of(message),
         )  # fmt: skip
         targets: Sequence[QueueHandle] = route.targets
         if queue.name in route.queues:
@@ -127,7 +132,7 @@ class DueMessages:
         copies = (*copy_keys(headers, "CC"), *copy_keys(headers, "BCC"))
         left = headers.get(TARGETS)
         if not isinstance(left, list):
-            return self._route(vhost, queue, message, copies, _number(message)).targets
+            return self._route(vhost, queue, message, copies, chance_of(message)).targets
         # those that it was meant for are named: nothing is chosen again
         return [one for one in self._route(vhost, queue, message, copies, EVERY).targets if one.name in left]
 
@@ -136,6 +141,19 @@ class DueMessages:
         tickets: Sequence[Ticket],
     ) -> None:  # fmt: skip
         """See `Due.publish`."""
+        before, self._letters.dead_lettering = self._letters.dead_lettering, True
+        try:
+            if queue.entity.compares:
+                for made, places in self._passed.made(queue, messages, targets):
+                    self._give(queue, made, numbers, [targets[at] for at in places], [tickets[at] for at in places])
+            else:
+                self._give(queue, self._fired(queue, messages, targets), numbers, targets, tickets)
+        finally:
+            self._letters.dead_lettering = before
+
+    def _fired(
+        self, queue: LocalQueue, messages: Sequence[Message], targets: Sequence[QueueHandle]
+    ) -> list[Message]:  # fmt: skip
         node, now_ms = self._node, self._node.now_ms
         vhost, of_key = node.vhosts.get(queue.entity.vhost), queue.entity.key_bits
         if vhost is not None and of_key:
@@ -145,11 +163,7 @@ class DueMessages:
         if vhost is not None:
             exchange = queue.entity.delay_exchange if of_key else queue.entity.delays
             vhost.counts(exchange).publish_out += len(targets) * len(made)
-        before, self._letters.dead_lettering = self._letters.dead_lettering, True
-        try:
-            self._give(queue, made, numbers, targets, tickets)
-        finally:
-            self._letters.dead_lettering = before
+        return made
 
     def _give(
         self, queue: LocalQueue, made: Sequence[Message], numbers: Sequence[int], targets: Sequence[QueueHandle],
@@ -163,28 +177,23 @@ class DueMessages:
                 continue
             if target.rejects:
                 assert len(made) == 1, "what may be refused goes alone"
-                if target.accepts(made[0], now_ms):
-                    target.publish_numbered(producer, numbers, made, ticket, now_ms)
-                else:
-                    ticket.rejected = True
+                self._letters.give(target, producer, numbers[0], made[0], ticket)
             else:
                 target.publish_numbered(producer, numbers, made, ticket, now_ms)
-            if target.ring.journaled:
-                node.unwritten_bytes += sum([message.size for message in made])
+                if target.ring.journaled:
+                    node.unwritten_bytes += sum([message.size for message in made])
             ticket.pass_()
 
     def _made(self, messages: Sequence[Message], targets: int, now_ms: int) -> list[Message]:
         """The messages that go on."""
-        effort, made = self._node.effort, list[Message]()
-        looked = 0
-        for before, after in zip(messages, fired(list(messages), now_ms), strict=True):
-            if after is None:
-                effort.letter(before.header_length, targets)
-                after = _decoded(before, now_ms)
-            looked += before.header_length
-            made.append(after)
+        effort = self._node.effort
+        made, looked = fired(list(messages), now_ms)
         effort.due(len(made), looked, targets)
-        return made
+        if None not in made:
+            return cast("list[Message]", made)
+        for message in (message for message, after in zip(messages, made, strict=True) if after is None):
+            effort.letter(message.header_length, targets)
+        return [after or _decoded(before, now_ms) for before, after in zip(messages, made, strict=True)]
 
     def _fired_by_key(
         self, vhost: VirtualHost, queue: LocalQueue, message: Message, targets: int, now_ms: int
@@ -213,11 +222,6 @@ def level(vhost: VirtualHost, entity: QueueEntity, delay_s: int) -> str:
     if lowest < 1 or not stem.endswith("_") or vhost.router.exchange_type(below) is None:
         return entity.delay_exchange
     return below
-
-
-def _number(message: Message) -> bytes:
-    """By which a random exchange chooses; of the body, for headers change while a message waits."""
-    return numbered(bytes(message.body[:NUMBER_BYTES]), message.time_ms)
 
 
 def _decoded(message: Message, now_ms: int) -> Message:

@@ -384,7 +384,7 @@ class Inspection:
                 payload_bytes=len(body),
                 time_ms=content.time_ms,
                 format=content.format,
-                due_ms=content.ttl_ms if isinstance(self.queue, DelayQueue) else 0,
+                due_ms=content.ttl_ms if self.queue.entity.delays else 0,
             )
         )
 
@@ -477,7 +477,7 @@ def _listed(queue: LocalQueue, request: Request) -> deque[int] | None:
     due times."""
     if request.seqs is not None:
         return deque(sorted(dict.fromkeys(request.seqs)))
-    if not isinstance(queue, DelayQueue):
+    if not (isinstance(queue, DelayQueue) and queue.entity.delays):
         return deque() if request.what not in PLAIN or request.delay_key else None
     if request.delay_key:
         return deque(queue.under(request.delay_key))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from clusterbroker.broker.delay.comparing import ComparingQueue
 from clusterbroker.broker.delay.delay_queue import DelayQueue
 from clusterbroker.broker.delay.key_delays import KeyDelayQueue
 from clusterbroker.broker.pools.activity_queue import ActivityQueue
@@ -11,7 +12,6 @@ from clusterbroker.broker.pools.dead_queue import DeadQueue
 from clusterbroker.broker.pools.group_queue import GroupQueue
 from clusterbroker.broker.pools.orphan_queue import OrphanQueue
 from clusterbroker.broker.pools.ports import PoolHost
-from clusterbroker.broker.queues.comparing import ComparingQueue
 from clusterbroker.broker.queues.deduplicating import DeduplicatingQueue
 from clusterbroker.broker.queues.local_queue import LocalQueue
 from clusterbroker.broker.queues.passing import PassingQueue
@@ -73,16 +73,15 @@ def new_queue(node: FactoryNode, entity: QueueEntity, found: Ring | None = None)
     ring = found or node.new_ring(entity)
     if ring.past is not None:
         return Stream(entity, settings, ring, node, node.now_ms)
-    if entity.delays:
-        waiting = (KeyDelayQueue if entity.key_bits else DelayQueue)(entity, settings, ring, node, node.now_ms)
+    if entity.delays or entity.compares:
+        kind = ComparingQueue if entity.compares else KeyDelayQueue if entity.key_bits else DelayQueue
+        waiting = kind(entity, settings, ring, node, node.now_ms)
         if not ring.replica:  # a replicated queue's epoch begins with it
             waiting.begin_alone()
         return waiting
     part = node.map.pools.queue(entity.queue_id)
     if part is not None:
         queue = _of_pool(node, entity, ring, part)
-    elif entity.compares:
-        queue = ComparingQueue(entity, settings, ring, node, node.now_ms)
     elif settings.message_deduplication and not entity.staging:
         queue = DeduplicatingQueue(entity, settings, ring, node, node.now_ms)
     else:

@@ -46,12 +46,13 @@ class LocalQueue(QueueHandle):
     aside       messages that are on their way to another queue, and none of a consumer's
     listener    called after each turn and commit (`remote.owned_queue`)
     sealed      its rows are committed, and it takes no more; called after each turn
+    rest_row    what was told of it last while it was at rest, and what its ring had counted then (`server.counting`)
     wake_ms     of the host (`node.wakes`)
     """
 
     __slots__ = (
         "aside", "broken", "deleted", "entity", "halted", "host", "last_used_ms", "listener", "log", "paused",
-        "replicated", "ring", "sealed", "settings", "subscriptions", "wake_ms",
+        "replicated", "rest_row", "rest_row_at", "ring", "sealed", "settings", "subscriptions", "wake_ms",
     )  # fmt: skip
     deleted: bool
     entity: QueueEntity
@@ -71,6 +72,8 @@ class LocalQueue(QueueHandle):
         self.halted = entity.paused
         self.listener: Callable[[], None] | None = None
         self.sealed: Callable[[], Any] | None = None
+        self.rest_row: Any = None
+        self.rest_row_at = 0
         ring.owner = self
 
     def adopt(self, settings: QueueSettings) -> None:

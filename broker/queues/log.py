@@ -174,6 +174,8 @@ class MessageLog:
         waiting, committed = self.waiting, self.ring.committed
         while waiting and self.synced and waiting[0][0] <= committed:
             waiting.popleft()[1].pass_()
+        if not waiting:
+            self.waiting = None
 
     def durable(self, mark: int) -> bool:
         """Whether all that had happened when `commits` was `mark`, and that the journal had to hear of, is committed.

@@ -59,11 +59,11 @@ def forget_proxies(ring: Ring, alive: Mapping[str, int]) -> None:
 class Producers:
     """The clients and dying queues that number what they publish into one queue."""
 
-    __slots__ = ("_dying", "_fleeting", "_logged", "_memory", "_ring")
+    __slots__ = ("_dying", "_fleeting", "_memory", "_numbers", "_ring")
 
     def __init__(self, ring: Ring) -> None:
         self._ring = ring
-        self._logged = ClientNumbers(ring)
+        self._numbers: ClientNumbers | None = None
         self._memory: ClientNumbers | None = None
         """What is known beyond the log; None: nothing is."""
         self._fleeting: dict[bytes, list[list[int]]] = {}
@@ -72,6 +72,13 @@ class Producers:
         for (source, bucket), _ in DEAD_LETTERS.of(ring.attributes):
             self._dying[source] = self._dying.pop(source, [])
             insort(self._dying[source], bucket)
+
+    @property
+    def _logged(self) -> ClientNumbers:
+        """Of clients; a queue that gets dead letters alone has none."""
+        if self._numbers is None:
+            self._numbers = ClientNumbers(self._ring)
+        return self._numbers
 
     def knows(self, producer: bytes, number: int) -> bool:
         """Whether this publish is in the queue, or was."""

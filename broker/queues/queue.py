@@ -366,8 +366,7 @@ class Queue(LocalQueue):
         dispatch.read_ahead(now_ms, expired)
         if self.entity.auto_delete and self._had_consumers and not self._is_used:
             self._end()  # its deletion was refused once, or a consumer of another node was the last
-        if self.dead_letters.local is not None:
-            self.dead_letters.local.go_on()
+        self.dead_letters.go_on()
 
     def _follow(self, now_ms: int) -> None:
         if self.dead_letters.replicated is not None and not self.paused:

@@ -6,7 +6,7 @@
 # found through the block used last, or by a binary search whose first guess is exact unless blocks are missing.
 #
 # A block of a replicated queue has a byte per slot for who holds it, from the first hand-out to another node on.
-# What a cluster needs of the ring is in ring_cluster.pxi, the hand-out is in ring_dispatch.pxi, that of consumers who
+# The memory of blocks is in ring_blocks.pxi, what a cluster needs of the ring in ring_cluster.pxi, the hand-out is in ring_dispatch.pxi, that of consumers who
 # pass messages over in ring_selection.pxi.
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
@@ -64,7 +64,7 @@ cdef enum:
     RESERVE_MAX = 32768
     LOAD_AHEAD = 4096
     LOAD_BYTES = 8 << 20
-    SPARES_MAX = 16
+    PIECE_BLOCKS = 63
     HEAP_SLACK = 4096
     KEPT_WORDS = 64
     SEQ_BITS = 56
@@ -101,12 +101,15 @@ cdef struct slot:
     uint8_t priority
     uint16_t delivery_count
 
+cdef struct piece
+
 cdef struct block:
     slot[256] slots  # an EMPTY slot is all zeros
     uint32_t live
     uint32_t dirty
     uint8_t *holders  # of each slot, 0: not held by a node; NULL: none is
     uint16_t *links  # of each slot that the holder LINK has, its row in `link_rows`; NULL: none has been
+    piece *home  # the memory in which it stands
 
 cdef struct shelf:
     uint64_t number
@@ -144,35 +147,7 @@ def digest_of(uint64_t seq, uint64_t delivery_count, uint64_t mark) -> int:
     return mixed(seq, delivery_count, mark)
 
 
-# Blocks change hands often when queues are short: a few wait here, all zeros, for the next queue.
-cdef block *spares[SPARES_MAX]
-cdef int spare_count = 0
-
-
-cdef block *new_block() except NULL:
-    global spare_count
-    cdef block *made
-    if spare_count:
-        spare_count -= 1
-        return spares[spare_count]
-    made = <block *>calloc(1, sizeof(block))
-    if made == NULL:
-        raise MemoryError()
-    return made
-
-
-cdef void old_block(block *spent) noexcept:
-    global spare_count
-    spent.live = spent.dirty = 0
-    free(spent.holders)
-    free(spent.links)
-    spent.holders = NULL
-    spent.links = NULL
-    if spare_count < SPARES_MAX:
-        spares[spare_count] = spent
-        spare_count += 1
-    else:
-        free(spent)
+include "ring_blocks.pxi"
 
 
 # -- a growing array of words, also as a heap -------------------------------------------------------------------
@@ -1085,6 +1060,15 @@ cdef class LocalRing:
     def needs_write(self) -> bool:
         return self.logged() and (self.settled.n != 0 or self.counted != 0 or self.trimmed != 0
                                   or self.link_dirty.n != 0 or self.presses())
+
+    @property
+    def counted_at_rest(self) -> int:
+        """1 and all that was counted, while no message is ready, unacknowledged or in memory: as long as it is the same
+        nothing has happened. 0: there are some."""
+        if self.ready or self.unacked or self.resident:
+            return 0
+        return (1 + self.next_seq + self.published + self.handed + self.handed_no_ack + self.redelivered + self.acked + self.got
+                + self.got_no_ack + self.got_empty + self.disk_reads + self.disk_writes)
 
     @property
     def urgent(self) -> bool:

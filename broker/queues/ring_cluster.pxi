@@ -943,13 +943,14 @@ cdef class Ring(LinkedRing):
 
     def receive(self, Taker taker not None, data, int64_t now_ms) -> tuple:
         """Hands the records of a Deliver to a consumer of this node. Raises DamagedRecord before anything is taken.
-        Returns how many, ranges that it may not get, the Stumble or Unfit of one that it cannot: held here, and ranges
-        that were settled here before, and forgotten nowhere yet: nobody has these."""
+        Returns how many records there were, ranges that it may not get, the Stumble or Unfit of one that it cannot: held
+        here, and ranges that were settled here before, and forgotten nowhere yet: nobody has these. What is outstanding
+        here already is passed over."""
         cdef Py_buffer view
         cdef record_view r
         cdef bint flows = taker.flows()
         cdef Message message = None
-        cdef uint64_t count = 0
+        cdef uint64_t count = 0, handed = 0
         cdef words refused, before
         cdef slot *s
         cdef list stumbles = []
@@ -964,6 +965,7 @@ cdef class Ring(LinkedRing):
             while True:
                 try:
                     while next_record(<const uint8_t *>view.buf, view.len, &r, False):
+                        count += 1
                         s = self.find(r.seq)
                         if s.bits:
                             if s.bits & STATE == SETTLED:
@@ -979,12 +981,12 @@ cdef class Ring(LinkedRing):
                         if taker.hand(r.seq, message, r.flags & REDELIVERED_BIT != 0, r.delivery_count, now_ms):
                             self.settle_seq(r.seq, False)
                         taker.delivered += 1
-                        count += 1
+                        handed += 1
                     break
                 except (Stumble, Unfit) as error:
                     stumbles.append(error)
                     flows = False
-            if count:
+            if handed:
                 self.set_mark()
             return count, pairs_of(&refused), stumbles, pairs_of(&before)
         finally:

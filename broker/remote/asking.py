@@ -228,7 +228,7 @@ class Asking:
 
     def _judge(self, attachment: Attachment, ask: Ask, now_ms: int) -> None:
         """Whether a transaction's part would be refused now."""
-        queue, (count, bodies) = self._owned.queue, ask.publishes
+        queue, (count, bodies) = self._owned.queue, self._new_of(ask)
         refused = ""
         if not self._owned.settling.holds_all(attachment, ((0, ask.ranges),)):
             refused = NOT_HELD
@@ -237,6 +237,19 @@ class Asking:
         else:
             queue.expects_part()
         self._say(attachment, Answer(queue.entity.queue_id, attachment.gen, ask.request, refused=refused))
+
+    def _new_of(self, ask: Ask) -> tuple[int, int]:
+        """`Ask.publishes` of those messages that are not here, by their producers' numbers."""
+        (count, bodies), knows = ask.publishes, self._owned.queue.log.producers.knows
+        sizes = {place: size for _, numbers in ask.numbered for place, _, size in numbers}
+        known = {
+            place for producer, numbers in ask.numbered for place, number, _ in numbers if knows(producer, number)
+        }  # fmt: skip
+        bodies -= sum(sizes[place] for place in known if place != count - 1)
+        if count - 1 in known:  # another one is the last of them
+            last = next((place for place in range(count - 1, -1, -1) if place not in known), -1)
+            bodies -= sizes.get(last, 0)
+        return count - len(known), bodies
 
     def _tell_tags(self, attachment: Attachment, ask: Ask) -> None:
         assert ask.tags is not None, "a question about a link's deliveries says which"

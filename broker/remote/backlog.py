@@ -24,7 +24,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from clusterbroker.broker.queues.handle import Decided, Moved
+from clusterbroker.broker.queues.handle import HELD_BY_NOBODY, Decided, Moved
 from clusterbroker.broker.queues.link_deliveries import Tagged
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.remote.messages import (
@@ -56,9 +56,9 @@ RUN_MAX: Final = 4096
 class Committing:
     """What belongs to a transaction's messages: settlements by outcome, those of them whose producers number their own
     by their place, and who must hear whether it was refused; whose rows they are, if they are rows of a segment; and
-    annotations of the letters of what is rejected."""
+    annotations of the letters of what is rejected. `loses`: the messages do not come, and stand for their numbers."""
 
-    __slots__ = ("answered", "changes", "judged", "moved", "named", "settlements")
+    __slots__ = ("answered", "changes", "judged", "loses", "moved", "named", "settlements")
 
     def __init__(
         self, staged: Sequence[Decided], named: dict[int, Named], answered: Callable[[bool], None],
@@ -72,6 +72,7 @@ class Committing:
             if one.change:
                 changes.setdefault(one.change, []).append(one.seq)
         self.judged = judged
+        self.loses = HELD_BY_NOBODY in (one.seq for one in staged)
         self.moved = moved
         self.settlements = tuple((outcome, tuple(ranges_of(some))) for outcome, some in seqs.items())
         self.changes = tuple((change, tuple(ranges_of(some))) for change, some in changes.items())
@@ -264,8 +265,10 @@ class Backlog:
         named = tuple((entry.first + place, *name) for place, name in commit.named.items())
         count = len(entry.messages)
         moved = None if commit.moved is None else (commit.moved.segment, tuple(commit.moved.seqs))
+        lost = commit.loses and outbox.takes_lost_numbers  # else the owner refuses a part that nobody holds
+        settlements = () if lost else commit.settlements
         head = Commit(
-            queue_id, epoch, gen, entry.first, count, commit.settlements, named, moved, commit.changes, commit.judged
+            queue_id, epoch, gen, entry.first, count, settlements, named, moved, commit.changes, commit.judged, lost
         )
         outbox.publish_apart(head, buffer.take())
         self._departed(outbox)

@@ -182,13 +182,15 @@ class Line:
         """As `Ring.receive`; each message that the consumer gets is shown."""
         count, refused, void = 0, [], []
         stumbles: list[Stumble | Unfit] = []
+        credit = self.subscription.credit
         for record in split(memoryview(data)):
-            came, not_taken, failed, settled = ring.receive(self.subscription.credit, bytes(record), now_ms)
+            before = credit.delivered
+            came, not_taken, failed, settled = ring.receive(credit, bytes(record), now_ms)
             count += came
             refused += not_taken
             stumbles += failed
             void += settled
-            if came:
+            if credit.delivered > before:
                 ((_, message, _, redelivered),) = read_records(record)
                 self.subscription.show(watch, message, bool(redelivered), handed=True)
         return count, refused, stumbles, void

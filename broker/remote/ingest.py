@@ -10,7 +10,7 @@ clients look ready, and would take the room of publishes. Publishes are passed o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, Protocol
 
 from clusterbroker.broker.content.message import taken_at
@@ -211,6 +211,9 @@ class Ingest:
             self._take_rows(attachment, commit, Moved(*commit.moved), records)
             return
         named = {number: (producer, sequence) for number, producer, sequence in commit.named}
+        if commit.lost:
+            self._lose(attachment, last, named.values())
+            return
         # hundreds of thousands may come at once: they are looked at one by one only if somebody asks for that
         each = self._came(records) if named else []
         known = {name for name in named.values() if queue.log.producers.knows(*name)}
@@ -250,6 +253,20 @@ class Ingest:
         changed = self._owned.settling.commit(attachment, _parts(commit))
         if changed and (queue.ring.needs_write or queue.log.unfinished):
             attachment.until_durable(ticket)
+        self._accepted(attachment, last, ticket)
+        queue.ring.mark()
+
+    def _lose(self, attachment: Attachment, last: int, named: Iterable[tuple[bytes, int]]) -> None:
+        """Messages with these numbers do not come, unless they are sent once more."""
+        if attachment.refused is not None:
+            return
+        queue = self._owned.queue
+        ticket = attachment.ticket(last)
+        for name in named:
+            if not queue.log.producers.knows(*name):
+                queue.log.producers.refuse(*name)
+        queue.log.promise(ticket)
+        attachment.until_durable(ticket)
         self._accepted(attachment, last, ticket)
         queue.ring.mark()
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from clusterbroker.broker.queues.browse import Browse, Browsed
 from clusterbroker.broker.queues.handle import HELD_BY_NOBODY, CommitPart, Decided, Reread
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from clusterbroker.broker.queues.ring import Ring
     from clusterbroker.broker.queues.subscription import LocalConsumer
     from clusterbroker.broker.remote.outbox import Outbox
-    from clusterbroker.broker.remote.questions import Questions, Then
+    from clusterbroker.broker.remote.questions import NumberedParts, Questions, Then
     from clusterbroker.cluster.wiring.entities import Queue as QueueEntity
 
 
@@ -77,6 +77,9 @@ class KnowsLinks(Protocol):
 
     goes_on: Callable[[LinkAttach], bool]
     """Whether a later attach has what this one held: the link has not begun anew since, and has not ended."""
+
+    def attach_again(self, queue: Any) -> None:
+        """What the queue's owner and this node know of each other may differ."""
 
 
 class LinkSide:
@@ -121,7 +124,7 @@ class LinkSide:
     def _ask(
         self, what: int, then: Then, *, tags: AskedTags | None = None, ranges: Sequence[Range] = (),
         link: LinkAttach | None = None, consumer: int = 0, browse: Browse | None = None,
-        publishes: tuple[int, int] = (0, 0),
+        publishes: tuple[int, int] = (0, 0), numbered: Sequence[NumberedParts] = (),
     ) -> None:  # fmt: skip
         """Asks its owner."""
 
@@ -177,15 +180,21 @@ class LinkSide:
         if self.deleted or not (part.decides or (part.publishes and self._may_refuse)):
             then("")
             return
-        bodies = [len(message.body) for messages, _ in part.publishes for message in messages]
+        bodies: list[int] = []
+        numbers: dict[bytes, list[tuple[int, int, int]]] = {}
+        for messages, named in part.publishes:
+            if named is not None:
+                numbers.setdefault(named[0], []).append((len(bodies), named[1], len(messages[0].body)))
+            bodies += [len(message.body) for message in messages]
         ranges = tuple(ranges_of(sorted(one.seq for one in part.settles if one.outcome != "requeue")))
         self._ask(
-            ASK_JUDGE, lambda answer, _: then(answer.refused), ranges=ranges, publishes=(len(bodies), sum(bodies[:-1]))
-        )
+            ASK_JUDGE, lambda answer, _: then(answer.refused), ranges=ranges, publishes=(len(bodies), sum(bodies[:-1])),
+            numbered=tuple((producer, tuple(own)) for producer, own in numbers.items()),
+        )  # fmt: skip
 
     def refuse_numbers(self, named: Sequence[Named], then: Callable[[], None]) -> None:
-        """By a part that its owner must refuse, in its place among the publishes: nothing of it is stored, and of what
-        is refused the owner keeps the numbers."""
+        """By a part of which nothing is stored, in its place among the publishes: the owner keeps the numbers. Below
+        feature level 7 by one that its owner must refuse, which costs an attach."""
         if self.deleted:
             then()
             return
@@ -310,8 +319,22 @@ class LinkSide:
         for record in line.surplus:
             self._settlements.add(seq_of(record), line.returned)
         line.surplus.clear()
+        if line.link.link:
+            self.gather()
+            self._settlements.link_gone()
         self.ring.mark()
         return self._gone_links | {line.number} if line.link.link and line.told else self._gone_links
+
+    def is_in_doubt(self, seqs: Sequence[int]) -> bool:
+        """Whether one of these was delivered before the owner heard that it has left a link here: none of them is taken
+        then, and the next attachment says where they are."""
+        if self._links is NO_LINKS:
+            return False
+        self.gather()
+        if not self._settlements.doubts(seqs):
+            return False
+        self.node.attach_again(self)
+        return True
 
     def returned_of(self, consumer: int) -> int:
         """`Line.returned` of a consumer that is gone."""

@@ -214,6 +214,9 @@ class Ask(ProxyMessage, frozen=True, tag=27):
     if_settled: bool = False
     """Of ASK_DELETE: `if_empty`, and what is unacknowledged counts as well. An owner of an older release passes it
     over."""
+    numbered: tuple[tuple[Producer, tuple[tuple[Whole, Whole, Whole], ...]], ...] = ()
+    """Of ASK_JUDGE: messages whose producers number them: place among the part's messages, from 0, the producer's
+    number, and bytes of the body (feature level 7)."""
 
     def __post_init__(self) -> None:
         if (self.word is None) != (self.what != ASK_LEASE):
@@ -273,6 +276,9 @@ class Commit(ProxyMessage, frozen=True, tag=29):
     judged: bool = False
     """The owner, or one before, has said that there is room (ASK_JUDGE). Members below feature level 6 do not read
     it."""
+    lost: bool = False
+    """None of its messages comes: the owner notes that it has refused their numbers, and takes nothing (feature level
+    7)."""
 
     def __post_init__(self) -> None:
         for _, ranges in (*self.settlements, *self.changes):

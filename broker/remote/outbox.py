@@ -18,7 +18,7 @@ from typing import Final
 
 from clusterbroker.broker.remote.host import ProxyHost
 from clusterbroker.broker.remote.messages import Commit, Credit, NamedPublish, ProxyMessage, Publish, TaggedPublish
-from clusterbroker.cluster.wiring.levels import LEVEL, NUMBERED_RUNS
+from clusterbroker.cluster.wiring.levels import LEVEL, LOST_NUMBERS, NUMBERED_RUNS
 
 WINDOW_BYTES: Final = 16 << 20
 TURN_BYTES: Final = 8 << 20
@@ -68,6 +68,11 @@ class Outbox:
     def takes_runs(self) -> bool:
         """Whether the owner reads a frame with more than one numbered message: this node does."""
         return not self._frame_bytes_max or self._level() >= NUMBERED_RUNS
+
+    @property
+    def takes_lost_numbers(self) -> bool:
+        """Whether the owner reads `Commit.lost`: this node does."""
+        return not self._frame_bytes_max or self._level() >= LOST_NUMBERS
 
     def publish(self, part: Part, data: bytes) -> None:
         if self._size and self._size + len(data) > self._frame_bytes_max:

@@ -27,6 +27,8 @@ from clusterbroker.broker.queues.link_held import LinkAttach
 from clusterbroker.broker.remote.messages import ASK_DELETE, ASK_FORGET, Answer, Ask, Range
 
 Then = Callable[[Answer, memoryview], None]
+NumberedParts = tuple[bytes, tuple[tuple[int, int, int], ...]]
+"""`Ask.numbered` of one producer."""
 
 
 @dataclass(slots=True)
@@ -47,6 +49,7 @@ class Question:
     link: LinkAttach | None = None
     publishes: tuple[int, int] = (0, 0)
     if_settled: bool = False
+    numbered: tuple[NumberedParts, ...] = ()
     told: bool = False
 
     @property
@@ -85,7 +88,7 @@ class Questions:
                 yield Ask(
                     queue_id, epoch, gen, request, question.what, question.if_unused, question.if_empty,
                     question.no_ack, question.word, question.consumer, question.tags, question.ranges, question.browse,
-                    question.link, question.publishes, question.if_settled,
+                    question.link, question.publishes, question.if_settled, question.numbered,
                 )  # fmt: skip
 
     def answered(self, request: int) -> Then | None:

@@ -82,9 +82,6 @@ class Others(KnowsLinks, Protocol):
     def want_attach(self, queue: RemoteQueue) -> None:
         """The queue has something to say, or not, and no attachment in which to say it."""
 
-    def attach_again(self, queue: RemoteQueue) -> None:
-        """What the queue's owner and this node know of each other may differ."""
-
     def delayed(self, queue: RemoteQueue) -> None:
         """It has publishes for which its owner's window has no room."""
 
@@ -177,7 +174,8 @@ class RemoteQueue(LinkSide):
         if self.deleted:
             self._refuse_late(ticket)
         elif messages:
-            self.node.took(self, self._backlog.publish(self._shown(messages), ticket, named, commit, tagged))
+            shown = unblinded(messages) if self.settings.queue_type == STREAM else messages
+            self.node.took(self, self._backlog.publish(shown, ticket, named, commit, tagged))
             if commit is not None or named is not None or not (self.attached and self._backlog.holds_back):
                 self.ring.mark()
 
@@ -228,6 +226,9 @@ class RemoteQueue(LinkSide):
             taken: Taken | str | None = answer.refused or None
             if payload:
                 seq, message, delivery_count, redelivered = read_records(payload)[0]
+                if self.is_in_doubt((seq,)):
+                    self._ask(ASK_GET, answered, no_ack=no_ack)
+                    return
                 self._settlements.came_again((seq,))
                 if self.ring.hold(seq, delivery_count):
                     taken = seq, message, redelivered, delivery_count
@@ -305,9 +306,6 @@ class RemoteQueue(LinkSide):
             self.ring.mark()
 
         self.take(messages, ticket, commit=Committing(staged, named, answered, part.moved, part.judged))
-
-    def _shown(self, messages: Sequence[Message]) -> Sequence[Message]:
-        return unblinded(messages) if self.settings.queue_type == STREAM else messages
 
     # -- the queue as a whole ---------------------------------------------------------------------------------
 
@@ -523,7 +521,10 @@ class RemoteQueue(LinkSide):
         if line is None or line.fell or line.surplus or self.entity.paused or line.subscription.credit.shared:
             verify_records(data, self.entity.queue_id, self.entity.epoch)  # `receive` does it, but not at once
         if self._settlements.watches_returns:
-            self._settlements.came_again([seq_of(record) for record in split(data)])
+            seqs = [seq_of(record) for record in split(data)]
+            if self.is_in_doubt(seqs):
+                return
+            self._settlements.came_again(seqs)
         if line is None:
             for record in split(data):
                 self._settlements.add(seq_of(record), self.returned_of(consumer))
@@ -552,16 +553,15 @@ class RemoteQueue(LinkSide):
             self._receive(line, b"".join(line.surplus.popleft() for _ in range(count)), now_ms)
 
     def _receive(self, line: Line, data: bytes | memoryview, now_ms: int) -> int:
-        """How many messages came."""
+        """How many messages came: as many as its owner has counted."""
         if self._watch is not None and self._watch.wants(data):
             count, refused, stumbles, void = line.show(self._watch, self.ring, data, now_ms)
         else:
             count, refused, stumbles, void = self.ring.receive(line.subscription.credit, bytes(data), now_ms)
-        if count:
-            line.subscription.flush()
-        count += self._settlements.add_ranges(refused, line.returned)  # its channel is closing
-        count += self._settlements.add_ranges(void, SETTLE_REQUEUE)
-        count += unhanded(self, self.node.host, stumbles)
+        line.subscription.flush()
+        self._settlements.add_ranges(refused, line.returned)  # its channel is closing
+        self._settlements.add_ranges(void, SETTLE_REQUEUE)
+        unhanded(self, self.node.host, stumbles)
         self.ring.mark()
         return count
 

@@ -325,6 +325,8 @@ class RemoteQueues:
             speaks = queue.speaks()
             if speaks:
                 listed.append(self._ask(queue, now_ms))
+            else:
+                self._forget_times(queue)
         except Exception as error:
             self._asked.pop(queue, None)
             self._again[queue] = now_ms + MISTAKEN_MS
@@ -353,6 +355,7 @@ class RemoteQueues:
                 if queue.speaks():
                     listed.append(self._ask(queue, now_ms))
                 else:
+                    self._forget_times(queue)
                     silent.append(queue.entity.queue_id)
             self._attach(node, listed, complete=False)
             for attach in silence(self.incarnation, self.host.applied_index, silent):

@@ -13,6 +13,11 @@ An acknowledged message may come again as well: its link was attached elsewhere 
 ended, so the acknowledgement was, or will be, void, and the message somebody else's at this node. Which of the two was
 first the node cannot tell before `Settled` says so. It returns the delivery, behind the acknowledgement: if that counts
 after all, there is nothing to return.
+
+What a link has left, or returned, the owner may have given to somebody else at this node before it heard of that: it
+ends a link, or begins it anew, by the wiring alone. The settlement, which names the message and the node, would then
+take it from its new holder. So a delivery of what is open is in doubt (`doubts`), and the node attaches again instead
+of taking it. What the Attach itself has told was carried out before anything came in that attachment.
 """
 
 from __future__ import annotations
@@ -28,7 +33,6 @@ from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.remote.messages import (
     SETTLE_ACK,
     SETTLE_LEFT,
-    SETTLE_REJECT,
     SETTLE_REQUEUE,
     SETTLE_REQUEUE_COUNTED,
     Range,
@@ -43,11 +47,13 @@ RANGES_MAX: Final = 4096
 class Settlements:
     """Of one queue and this node."""
 
-    __slots__ = ("_gathered", "_next_id", "_open", "_returned", "_struck", "_tickets", "_told")
+    __slots__ = ("_certain", "_doubtful", "_gathered", "_next_id", "_open", "_returned", "_struck", "_tickets", "_told")
 
     def __init__(self) -> None:
         self._next_id = 1
         self._told = 0  # the last id that the owner was told in this attachment
+        self._certain = 0  # the last one that the attachment itself has told
+        self._doubtful: dict[int, int] = {}  # seq -> id of the open settlement by which a link has it no more
         self._gathered: dict[tuple[int, int, str, bytes, int], list[int]] = {}
         """Outcome, delivery count, link, change, withdraws: seqs."""
         self._open: deque[Settlement] | tuple[()] = ()
@@ -66,12 +72,11 @@ class Settlements:
         `link` and `change` as in `Modification`, and `change` of a dead letter; `withdraws` as in `Settlement`."""
         self._gathered.setdefault((outcome, count, link, change, withdraws), []).append(seq)
 
-    def add_ranges(self, ranges: Sequence[Range], outcome: int) -> int:
-        """Each of these, uncounted; how many they are."""
+    def add_ranges(self, ranges: Sequence[Range], outcome: int) -> None:
+        """Each of these, uncounted."""
         for first, last in ranges:
             for seq in range(first, last + 1):
                 self.add(seq, outcome)
-        return sum(last + 1 - first for first, last in ranges)
 
     def gather(self, acknowledged: Sequence[Range], whole: bool = False) -> None:
         """Makes settlements of all that came since the last call. `whole`: all of it is carried out, or nothing."""
@@ -95,6 +100,8 @@ class Settlements:
             if outcome in (SETTLE_REQUEUE, SETTLE_REQUEUE_COUNTED, SETTLE_LEFT):
                 for first, last in part:
                     self._returned.update(dict.fromkeys(range(first, last + 1), self._next_id))
+            if outcome == SETTLE_LEFT:
+                self._doubt(part, self._next_id)
             self._next_id += 1
 
     def hold(self, ticket: Ticket, part: CommitPart, refused: Callable[[], None]) -> None:
@@ -105,15 +112,29 @@ class Settlements:
             ticket.hold()
             self._tickets.append((self._open[-1].id, ticket, part, refused))
 
+    def _doubt(self, ranges: Sequence[Range], number: int) -> None:
+        for first, last in ranges:
+            self._doubtful.update(dict.fromkeys(range(first, last + 1), number))
+
+    def link_gone(self) -> None:
+        """A link has left this node: what was returned or rejected, and is not answered, may have been its."""
+        for settlement in self._open:
+            if settlement.outcome != SETTLE_ACK and settlement.id > self._certain:
+                self._doubt(settlement.ranges, settlement.id)
+
+    def doubts(self, seqs: Iterable[int]) -> bool:
+        """Whether the owner may have delivered one of these before it heard that it has left a link here."""
+        return bool(self._doubtful) and any(self._doubtful.get(seq, 0) > self._certain for seq in seqs)
+
     @property
     def watches_returns(self) -> bool:
-        """Whether `came_again` has to be told what is delivered."""
-        return bool(self._returned)
+        """Whether `doubts` and `came_again` have to be told what is delivered."""
+        return bool(self._returned or self._doubtful or self._gathered)
 
     def came_again(self, seqs: Iterable[int]) -> None:
         """The owner delivered these again, so it has carried out their return."""
         for seq in seqs:
-            returned = self._returned.pop(seq, None)
+            returned = self._returned.pop(seq, None) or self._doubtful.pop(seq, None)
             if returned is not None:
                 self._struck.setdefault(returned, []).append(seq)
 
@@ -139,6 +160,8 @@ class Settlements:
         untold = tuple(self._open if everything else (one for one in self._open if one.id > self._told))
         if self._open:
             self._told = self._open[-1].id
+        if everything:
+            self._certain = self._next_id - 1
         return untold
 
     # -- answers
@@ -158,11 +181,12 @@ class Settlements:
             self._struck.pop(settlement.id, None)
             if settlement.outcome == SETTLE_ACK:
                 acknowledged.extend(settlement.ranges)
-            elif settlement.outcome != SETTLE_REJECT:
+            elif self._returned or self._doubtful:
                 for first, last in settlement.ranges:
                     for seq in range(first, last + 1):
-                        if self._returned.get(seq) == settlement.id:
-                            del self._returned[seq]
+                        for known in (self._returned, self._doubtful):
+                            if known.get(seq) == settlement.id:
+                                del known[seq]
         while self._tickets and self._tickets[0][0] <= upto:
             _, ticket, part, refused = self._tickets.pop(0)
             if part.void:
@@ -176,6 +200,7 @@ class Settlements:
         self._gathered.clear()
         self._open = ()
         self._returned.clear()
+        self._doubtful.clear()
         self._struck.clear()
         tickets, self._tickets = self._tickets, []
         for _, ticket, *_ in tickets:

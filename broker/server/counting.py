@@ -316,7 +316,22 @@ def queue_totals(ring: Ring) -> MessageTotals:
 
 
 def queue_row(queue: LocalQueue, copies: tuple[CopyLag, ...] = (), held_back: tuple[int, ...] = ()) -> QueueRow:
-    """A queue that is owned here."""
+    """A queue that is owned here. The row of one that is at rest, as ten thousand are, is that of the last sample."""
+    subscriptions, at = queue.subscriptions, queue.ring.counted_at_rest
+    capacity = round(subscriptions.capacity(queue.host.now_ms), 3)
+    rests = at and isinstance(queue, Queue) and queue.leasing is None and not queue.paused
+    if not rests or copies or held_back or len(subscriptions):
+        return _queue_row(queue, capacity, copies, held_back)
+    shown: QueueRow | None = queue.rest_row
+    if shown is None or queue.rest_row_at != at or shown.epoch != queue.entity.epoch:
+        shown = _queue_row(queue, capacity, copies, held_back)
+        queue.rest_row, queue.rest_row_at = shown, at
+    return shown
+
+
+def _queue_row(
+    queue: LocalQueue, capacity: float, copies: tuple[CopyLag, ...], held_back: tuple[int, ...]
+) -> QueueRow:  # fmt: skip
     ring = queue.ring
     subscriptions = queue.subscriptions
     return QueueRow(
@@ -332,7 +347,7 @@ def queue_row(queue: LocalQueue, copies: tuple[CopyLag, ...] = (), held_back: tu
         in_memory_bytes=ring.resident_bytes,
         memory_bytes=ring.resident_bytes,
         consumers=len(subscriptions),
-        consumer_capacity=round(subscriptions.capacity(queue.host.now_ms), 3),
+        consumer_capacity=capacity,
         head_timestamp_s=_stamped(ring.head_message()),
         exclusive_consumer_tag=next(filter(None, map(_tag, subscriptions)), None) if subscriptions.exclusive else None,
         single_active_consumer_tag=_tag(subscriptions.active),

@@ -93,7 +93,7 @@ class Census:
         self._met.add(key)
         known = self._rows.get(key)
         if known is not None:
-            if known[1] == row:
+            if known[1] is row or known[1] == row:
                 return
             del self._rows[key]  # the order of the dictionary is that of the numbers
         self._gone.pop(key, None)

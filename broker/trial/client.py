@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 from urllib.parse import unquote, urlsplit
 
@@ -157,16 +157,30 @@ class Client:
     ) -> int:
         """Publishes a message, through the default exchange; its number in the confirm sequence. Without `properties`
         it is persistent."""
-        encoded = encode(properties or Properties(headers=headers or None, delivery_mode=2))
-        header = struct.pack(">HHQ", CLASS_ID, 0, len(body)) + encoded
-        room = self._frame_max - 8
-        self._write(
-            _frame(1, 1, m.encode(m.BasicPublish(exchange=exchange, routing_key=queue)))
-            + _frame(2, 1, header)
-            + b"".join(_frame(3, 1, body[at : at + room]) for at in range(0, len(body), room))
-        )
+        self._write(self._message(queue, body, exchange, properties or Properties(headers=headers, delivery_mode=2)))
         self._published += 1
         return self._published
+
+    def publish_all(self, queue: str, body: bytes, tables: Iterable[Table | None], exchange: str = "") -> int:
+        """Publishes the body with each of these headers, persistent, in one write; the number of the last one. The same
+        table (by identity) several times in a row is encoded once."""
+        frames, last, octets = list[bytes](), None, b""
+        for table in tables:
+            if not octets or table is not last:
+                octets = self._message(queue, body, exchange, Properties(headers=table, delivery_mode=2))
+            last = table
+            frames.append(octets)
+        self._write(b"".join(frames))
+        self._published += len(frames)
+        return self._published
+
+    def _message(self, queue: str, body: bytes, exchange: str, properties: Properties) -> bytes:
+        room = self._frame_max - 8
+        return (
+            _frame(1, 1, m.encode(m.BasicPublish(exchange=exchange, routing_key=queue)))
+            + _frame(2, 1, struct.pack(">HHQ", CLASS_ID, 0, len(body)) + encode(properties))
+            + b"".join(_frame(3, 1, body[at : at + room]) for at in range(0, len(body), room))
+        )
 
     def acknowledge(self, tag: int, multiple: bool = False) -> None:
         """basic.ack."""

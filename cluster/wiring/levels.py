@@ -61,6 +61,8 @@ DEDUPLICATING: Final = 6
 SPARE_WORKERS: Final = 7
 DEDUPLICATING_EXCHANGES: Final = 7
 DELAY_BITS: Final = 7
+ASKED_BY_NUMBER: Final = 7
+LOST_NUMBERS: Final = 7
 CIRCLES: Final = 7
 """The end of an auto-delete exchange in a circle of bindings, in pieces: below it, the pieces take it with them."""
 MEMBERS_MAX: Final = 253
@@ -110,7 +112,8 @@ LEVELS: Final = (
     Level(
         SPARE_WORKERS,
         "spare workers of pools, workers of several keys; exchanges that deduplicate (x-message-deduplication); delays "
-        "in routing keys (policy keys delay-bits and delay-exchange)",
+        "in routing keys (policy keys delay-bits and delay-exchange); AMQP 1.0: transactions with numbered messages "
+        "that are all or nothing over several queues",
         (c.AssignWorkers, c.RetireKeys, c.RevokeKeys, c.DeclareDeduplicatingExchange, c.KeepDelays, c.EndDelays),
         settings=BITS_SETTINGS,
     ),

@@ -140,3 +140,16 @@ def test_a_narrow_screen_shows_it_whole(visit: Visit, scheme: str) -> None:
         assert box is not None
         assert svg is not None
         assert svg["x"] + svg["width"] <= box["x"] + box["width"] + 1
+
+
+def test_the_banner_of_a_cut_off_node_goes_with_the_node(cluster: Cluster, browser: Browser) -> None:
+    """The last one here: no node is left."""
+    with visiting(browser, cluster.url) as visit:
+        page = visit.sign_in(at="#/queues")
+        banner = page.locator("p.stale")
+        expect(banner).to_have_count(0)
+        waited(cluster.fleet.kill("b", "c"))
+        expect(banner).to_contain_text("cut off from the cluster", timeout=30_000)
+        waited(cluster.fleet.kill("a"))
+        expect(page.get_by_text("Not up to date").first).to_be_visible(timeout=30_000)
+        expect(banner).to_have_count(0)

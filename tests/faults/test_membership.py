@@ -305,6 +305,10 @@ async def test_peers_that_disagree_are_told_and_found_nothing(fleet: Fleet) -> N
     assert "to be founded the cluster needs c" in status["waits_for"][0]
     answer = await fleet.ask("a", "user.list")
     assert answer["error"].startswith("the node is starting: it waits to be founded the cluster needs c")
+    code, _, said = await fleet.command("a", "connections", "list")
+    assert code == 3, said
+    assert "starts: it waits to be founded the cluster needs c" in said, said
+    assert "until then it has no management API" in said, said
     fleet.wipe("c")
     fleet.launch("c", "--peers", fleet.peers("a", "b", "c"))
     await fleet.ready("a", "b", "c")

@@ -140,7 +140,10 @@ def test_a_quorum_queue_keeps_its_order_while_its_broker_stands_still(
     wait_for(lambda: depth_of(destination.url, "orders") >= len(bodies), "all moved", 120)
     run.process.terminate()
     assert run.ends(30)[0] == 0
-    assert taken(destination.url, "orders") == bodies
+    got = taken(destination.url, "orders")
+    place = next((at for at, (one, other) in enumerate(zip(got, bodies, strict=False)) if one != other), len(bodies))
+    assert (got[place : place + 40], len(got)) == (bodies[place : place + 40], len(bodies))
+    assert got == bodies
     with pika.BlockingConnection(pika.URLParameters(source.url)) as connection:
         connection.channel().basic_publish("", "orders", b"last", pika.BasicProperties(delivery_mode=2))
     code, said = Run(tmp_path, source, destination).ends()

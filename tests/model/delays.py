@@ -61,7 +61,7 @@ def kept_header(message: Message) -> bytes | None:
     return None if properties.headers and "x-delay-to" in properties.headers else message.header
 
 
-def fired(messages: list[Message], now_ms: int) -> list[Message | None]:
+def fired(messages: list[Message], now_ms: int) -> tuple[list[Message | None], int]:
     made: list[Message | None] = []
     for message in messages:
         if (header := fired_header(message)) is None:
@@ -71,7 +71,7 @@ def fired(messages: list[Message], now_ms: int) -> list[Message | None]:
         assert isinstance(again, Message), "what was accepted is well-formed"
         again.flags |= message.flags & ANSWERABLE
         made.append(again)
-    return made
+    return made, sum(message.header_length for message in messages)
 
 
 def alike(messages: list[Message], bytes_max: int) -> tuple[int, int]:

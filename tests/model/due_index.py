@@ -21,6 +21,9 @@ class DueIndex:
     def first_ms(self) -> int:
         return self.rows[0][0] if self.rows else -1
 
+    def reserve(self, _: int) -> None:
+        """Of memory alone."""
+
     def add(self, due_ms: int, seq: int) -> None:
         insort(self.rows, (due_ms, seq))
 

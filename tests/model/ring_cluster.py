@@ -599,9 +599,10 @@ class Ring(LinkedRing):
     def receive(
         self, taker: Taker, data: Bytes, now_ms: int
     ) -> tuple[int, list[Range], list[Stumble | Unfit], list[Range]]:
-        """Hands the records of a Deliver to a consumer of this node; returns how many, ranges of seqs that it may not
-        get any more (cancelled, channel closing), the first that it cannot be handed, held here, and ranges of what
-        was settled here before, and is not forgotten. What is outstanding here already is passed over.
+        """Hands the records of a Deliver to a consumer of this node; returns how many records there were, ranges of
+        seqs that it may not get any more (cancelled, channel closing), the first that it cannot be handed, held here,
+        and ranges of what was settled here before, and is not forgotten. What is outstanding here already is passed
+        over.
 
         Raises DamagedRecord before anything is taken.
         """
@@ -611,8 +612,9 @@ class Ring(LinkedRing):
         refused: list[int] = []
         before: list[int] = []
         stumbles: list[Stumble | Unfit] = []
-        count = 0
+        count = handed = 0
         for seq, message, delivery_count, redelivered in read_records(data):
+            count += 1
             if seq in self._slots:
                 if self._slots[seq].state == SETTLED:
                     before.append(seq)
@@ -629,8 +631,8 @@ class Ring(LinkedRing):
                 flows = False
                 continue
             taker.delivered += 1
-            count += 1
-        if count:
+            handed += 1
+        if handed:
             self.mark()
         return count, ranges_of(refused), stumbles, ranges_of(before)
 

@@ -259,6 +259,15 @@ class LocalRing:
         self.published = self.handed = self.handed_no_ack = self.redelivered = self.acked = self.auto_acks = 0
         self.got = self.got_no_ack = self.got_empty = self.disk_reads = self.disk_writes = 0
 
+    @property
+    def counted_at_rest(self) -> int:
+        """1 and all that was counted, while no message is ready, unacknowledged or in memory; else 0."""
+        if self.ready or self.unacked or self.resident:
+            return 0
+        served = self.got + self.got_no_ack + self.got_empty + self.disk_reads + self.disk_writes
+        handed = self.handed + self.handed_no_ack + self.redelivered + self.acked
+        return 1 + self.next_seq + self.published + handed + served
+
     # -- joining ----------------------------------------------------------------------------------------------
 
     def persists(self, message: Message) -> bool:

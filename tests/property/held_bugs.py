@@ -54,8 +54,8 @@ def _obeys_any_attach(patch: pytest.MonkeyPatch) -> None:
 def _passes_over_what_it_has_settled(patch: pytest.MonkeyPatch) -> None:
     add_ranges = Settlements.add_ranges
 
-    def add(settlements: Settlements, ranges: Any, outcome: int) -> int:
-        return add_ranges(settlements, () if outcome == SETTLE_REQUEUE else ranges, outcome)
+    def add(settlements: Settlements, ranges: Any, outcome: int) -> None:
+        add_ranges(settlements, () if outcome == SETTLE_REQUEUE else ranges, outcome)
 
     patch.setattr(Settlements, "add_ranges", add)
 
@@ -138,7 +138,9 @@ class Bug(NamedTuple):
 BUGS: Final = {
     "forgets_what_links_hold": Bug("a new owner does not read what links hold", 1, _forgets_what_links_hold),
     "sent_before_the_log": Bug("a delivery is sent before its group is committed", 48, _sent_before_the_log),
-    "returns_before_the_log": Bug("what a link gives back is handed out at once", 133, _returns_before_the_log),
+    "returns_before_the_log": Bug(
+        "what a link gives back is handed out at once", 10, _returns_before_the_log, choosy=True
+    ),
     "obeys_any_attach": Bug("an older attach counts", 0, _obeys_any_attach),
     "ended_links_hold_on": Bug("an ended link keeps what it held", 0, _ended_links_hold_on),
     "returns_without_a_flag": Bug("what returns is not marked", 0, _returns_without_a_flag),

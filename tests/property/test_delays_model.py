@@ -109,8 +109,9 @@ def test_what_goes_on_is_made_as_when_its_header_is_decoded(
         flags = made.flags | ANSWERABLE * answerable
         waits = Message(made.address + bytes([0] * (place == 4)), made.payload, made.header_length, flags, 0, 1, 7)
         messages.append(waits)
-    right = model.fired(messages, NOW_MS)  # type: ignore[arg-type]
-    for made_one, right_one in zip(delays.fired(messages, NOW_MS), right, strict=True):
+    (made, bytes_looked), (right, right_bytes) = delays.fired(messages, NOW_MS), model.fired(messages, NOW_MS)  # type: ignore[arg-type]
+    assert bytes_looked == right_bytes
+    for made_one, right_one in zip(made, right, strict=True):
         if made_one is not None:
             assert right_one is not None
             for name in ("address", "body", "flags", "priority", "time_ms", "ttl_ms", "format"):

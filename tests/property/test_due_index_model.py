@@ -17,6 +17,7 @@ STEPS = st.one_of(
     st.tuples(st.just("take"), TIMES, st.integers(0, 50)),
     st.tuples(st.just("within"), TIMES, st.integers(0, 10)),
     st.tuples(st.just("clear"), st.just(0), st.just(0)),
+    st.tuples(st.just("reserve"), st.integers(0, 300), st.just(0)),
 )
 
 
@@ -33,6 +34,9 @@ def test_the_compiled_index_is_its_model(steps: list[tuple[str, int, int]]) -> N
                 assert index.take(first, second) == model.take(first, second)
             case "within":
                 assert index.within(5, first, second) == model.within(5, first, second)
+            case "reserve":
+                index.reserve(first)
+                model.reserve(first)
             case _:
                 index.clear()
                 model.clear()

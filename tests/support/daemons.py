@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +87,18 @@ def systemd_user(directory: Path) -> tuple[Daemon, str]:
 
 def podman(directory: Path) -> tuple[Daemon, str]:
     """Podman's service, and the address of its API."""
+    environment = podman_environment(directory)
+    socket = directory / "api.sock"
+    script = f"{_NO_HYBRID} exec {programs()}/root/usr/bin/podman system service --time=0 unix://{socket}"
+    return Daemon(directory, script, environment, lambda: _answers(socket)), f"unix://{socket}"
+
+
+_NO_HYBRID = "if mountpoint -q /sys/fs/cgroup/unified; then umount /sys/fs/cgroup/unified; fi;"
+"""crun has no hybrid of both cgroup versions"""
+
+
+def podman_environment(directory: Path, storage: str = "vfs") -> dict[str, str]:
+    """By which podman has all its state in a directory. Raises Missing."""
     root = programs() / "root"
     crun = directory / "crun"
     crun.write_text(
@@ -108,34 +120,68 @@ runtime = "crun"
 conmon_path = ["{root}/usr/bin/conmon"]
 cgroup_manager = "cgroupfs"
 events_logger = "file"
+helper_binaries_dir = ["{root}/usr/lib/podman"]
 [engine.runtimes]
 crun = ["{crun}"]
 [containers]
 netns = "host"
 cgroups = "disabled"
+[network]
+network_backend = "netavark"
+network_config_dir = "{directory}/networks"
 """
     )
     (directory / "storage.conf").write_text(
-        f'[storage]\ndriver = "vfs"\nrunroot = "{directory}/run"\ngraphroot = "{directory}/graph"\n'
+        f'[storage]\ndriver = "{storage}"\nrunroot = "{directory}/run"\ngraphroot = "{directory}/graph"\n'
     )
     policy = directory / ".config" / "containers" / "policy.json"
     policy.parent.mkdir(parents=True)
     policy.write_text('{"default": [{"type": "insecureAcceptAnything"}]}')
-    socket = directory / "api.sock"
-    script = (
-        # crun has no hybrid of both cgroup versions
-        "if mountpoint -q /sys/fs/cgroup/unified; then umount /sys/fs/cgroup/unified; fi;"
-        f" exec {root}/usr/bin/podman system service --time=0 unix://{socket}"
-    )
-    environment = {
+    programs_of = directory / "bin"
+    programs_of.mkdir()
+    for name in ("iptables", "ip6tables"):
+        (programs_of / name).symlink_to(root / "usr/sbin/xtables-nft-multi")
+    return {
         "LD_LIBRARY_PATH": _libraries(root),
+        "XTABLES_LIBDIR": f"{_libraries(root)}/xtables",
         "CONTAINERS_CONF": str(directory / "containers.conf"),
         "CONTAINERS_STORAGE_CONF": str(directory / "storage.conf"),
         "CONTAINERS_REGISTRIES_CONF": "/dev/null",
-        "PATH": f"{root}/usr/bin:{root}/usr/sbin:{os.environ['PATH']}",
+        "HOME": str(directory),
+        "PATH": f"{programs_of}:{root}/usr/bin:{root}/usr/sbin:{os.environ['PATH']}",
         "TMPDIR": str(directory),
     }
-    return Daemon(directory, script, environment, lambda: _answers(socket)), f"unix://{socket}"
+
+
+class Apart:
+    """A network of its own, with podman's command in it: bridges, names and ports as on a machine of its own."""
+
+    def __init__(self, directory: Path) -> None:
+        """Raises Missing."""
+        self.environment = podman_environment(directory, storage="overlay")
+        for program in (programs() / "root/usr/lib/podman/netavark", Path(shutil.which("ip") or "ip of iproute2")):
+            if not program.exists():
+                raise Missing(f"no {program}: scripts/driver-daemons fetches what is no part of the system")
+        up = directory / "up"
+        script = (
+            f"{_NO_HYBRID} mount -t tmpfs tmpfs /run;"
+            f" exec unshare --net sh -c 'ip link set lo up && touch {up} && exec sleep infinity'"
+        )
+        self.holder = Daemon(directory, script, self.environment, up.exists)
+
+    def inside(self, words: Sequence[str]) -> list[str]:
+        """The command that runs another one there, in the working directory of this process."""
+        return ["nsenter", f"--target={self.holder.process.pid}", "--mount", "--net", f"--wd={os.getcwd()}", *words]
+
+    def run(self, *words: str, timeout_s: float = 300) -> subprocess.CompletedProcess[str]:
+        """Its output is all of it."""
+        return subprocess.run(
+            self.inside(words), env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            timeout=timeout_s, check=False, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+
+    def end(self) -> None:
+        self.holder.end()
 
 
 def dockerd(directory: Path) -> tuple[Daemon, str]:

@@ -80,6 +80,10 @@ class Outcomes:
         self.waiting += len(tags)
         return Unsettled(link, first, tags, self._unheard)
 
+    def is_unheard(self, ticket: Unsettled) -> bool:
+        """Whether it is a ticket of `unheard`."""
+        return ticket.on_done == self._unheard
+
     def _unheard(self, ticket: Ticket) -> None:
         assert isinstance(ticket, Unsettled), "a session's tickets are made here"
         self.waiting -= len(ticket.tags)

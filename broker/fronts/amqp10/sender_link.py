@@ -489,13 +489,17 @@ class SenderLink:
         tickets: Sequence[Unsettled | None] = [None] * len(messages)
         if ticket is not None:
             tickets = session.outcomes.apart(ticket)
+        unheard: LinkError | None = None
         for message, own in zip(messages, tickets, strict=True):
             try:
                 self._one(message, own, known, txn_id)
-            except Refusal as refusal:
-                self._refuse(own, link_error(refusal))
-            except LinkError as error:
+            except (Refusal, LinkError) as fault:
+                error = fault if isinstance(fault, LinkError) else link_error(fault)
                 self._refuse(own, error)
+                if own is not None and session.outcomes.is_unheard(own):
+                    unheard = LinkError(error.condition, error.text)
+        if unheard is not None:
+            session.cut(self, unheard)
 
     def _one(self, message: Message, ticket: Unsettled | None, known: Route[QueueHandle] | None, txn_id: bytes) -> None:
         session, place = self.session, self.place

@@ -19,7 +19,7 @@ from clusterbroker.journal.record import Message
 class DeadLettering:
     """Of one queue.
 
-    local       what dies here; None: nothing has
+    local       what dies here; None: nothing does
     replicated  in its place while this node owns the replicated queue
     """
 
@@ -49,6 +49,13 @@ class DeadLettering:
     def _here(self) -> LocalDeadLetters:
         self.local = self.local or LocalDeadLetters(self._queue)
         return self.local
+
+    def go_on(self) -> None:
+        """A turn of what dies here."""
+        if self.local is not None:
+            self.local.go_on()
+            if self.local.is_over:
+                self.local = None
 
     @property
     def kills(self) -> bool:

@@ -47,7 +47,7 @@ from clusterbroker.journal.values import Timestamp
 
 Reason = Literal[
     "rejected", "expired", "maxlen", "delivery_limit", "due", "moved", "answered", "invalid_key", "key_refused",
-    "no_capacity", "start_failed", "cancelled", "pool_deleted", "passed",
+    "no_capacity", "start_failed", "cancelled", "pool_deleted",
 ]  # fmt: skip
 """`due`: a delayed message goes on its way; `passed`: one that its exchange has compared. They have not died, and their
 headers do not say so."""

@@ -55,6 +55,11 @@ class LocalDeadLetters:
                 self._queue.host.effort.owed += message.size
             self.go_on()
 
+    @property
+    def is_over(self) -> bool:
+        """Nothing is on its way out."""
+        return not self._content
+
     def has(self, seq: int) -> bool:
         """Whether this message is on its way out."""
         return seq in self._content

@@ -40,7 +40,6 @@ RETRY_MAX_MS: Final = 60_000
 REASONS: Final[tuple[Reason, ...]] = (
     "rejected", "expired", "maxlen", "delivery_limit", "due", "moved", "answered", "invalid_key", "key_refused",
     "no_capacity", "start_failed", "cancelled", "pool_deleted",
-    "passed",
 )  # fmt: skip
 """As DEAD records number them, from 0. New ones go to the end."""
 _DUE: Final = REASONS.index("due")

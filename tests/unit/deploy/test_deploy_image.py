@@ -1,8 +1,5 @@
 """The last stage of the Containerfile, built by a podman and run: a node that reads RabbitMQ's variables, keeps its
 messages over a restart, and ends in order.
-
-The stage before it compiles what is installed: here the modules beside the sources take its place, and a base image of
-this machine's Python that of the registry (`scripts/image-base`, `scripts/driver-daemons`).
 """
 
 from __future__ import annotations
@@ -10,8 +7,6 @@ from __future__ import annotations
 import io
 import json
 import socket as sockets
-import subprocess
-import sys
 import tarfile
 import time
 from collections.abc import Callable, Iterator
@@ -22,12 +17,10 @@ from urllib.parse import quote
 import pika
 import pytest
 
-from tests.support.daemons import Missing, podman, programs, request
-from tests.support.wheels import built_wheel
+from tests.support.daemons import Missing, podman, request
+from tests.support.images import BASE, base_image, context
 
-ROOT = Path(__file__).resolve().parents[3]
-CONTAINERFILE = ROOT / "deploy" / "container" / "Containerfile"
-BASE, IMAGE = "docker.io/library/python:3.13-slim-bookworm", "localhost/clusterbroker:tested"
+IMAGE = "localhost/clusterbroker:tested"
 PATIENCE_S = 120.0
 
 pytestmark = [pytest.mark.long, pytest.mark.processes, pytest.mark.interop]
@@ -42,50 +35,20 @@ def until(met: Callable[[], Any], what: str) -> Any:
     return found
 
 
-def last_stage() -> str:
-    """The Containerfile with a stage `build` that takes its wheels from the context."""
-    text = CONTAINERFILE.read_text()
-    begins = text.rindex("\nFROM ")
-    assert "from=build,source=/wheels" in text[begins:]
-    arguments = "\n".join(line for line in text[:begins].splitlines() if line.startswith("ARG "))
-    return f"{arguments}\nFROM scratch AS build\nCOPY wheels /wheels\n{text[begins:]}"
-
-
-def wheels(directory: Path) -> Path:
-    """Of this project and all that its node needs. Skips where the others cannot be had."""
-    (directory / "sources").mkdir()
-    (made := directory / "wheels").mkdir()
-    own = built_wheel(directory / "sources", made)
-    words = [sys.executable, "-m", "pip", "wheel", "-q", "--prefer-binary", "--wheel-dir", str(made), f"{own}[server]"]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=600, check=False)
-    if done.returncode:
-        pytest.skip(f"no wheels of what the node needs: {done.stderr[-300:]}")
-    return made
-
-
-def context(made: Path) -> bytes:
-    """What the build is sent."""
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w") as tar:
-        text = last_stage().encode()
-        entry = tarfile.TarInfo("Containerfile")
-        entry.size = len(text)
-        tar.addfile(entry, io.BytesIO(text))
-        tar.add(made, "wheels")
-        tar.add(ROOT / "deploy" / "container" / "entrypoint", "deploy/container/entrypoint")
-    return packed.getvalue()
+def packed(directory: Path) -> bytes:
+    """The context of the build, as the API takes it."""
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w") as tar:
+        tar.add(directory, ".")
+    return made.getvalue()
 
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The socket of a podman that has built the image."""
-    if sys.version_info[:2] != (3, 13):
-        pytest.skip("the image has Python 3.13: wheels of another one are none for it")
     directory = tmp_path_factory.mktemp("podman")
     try:
-        base = programs() / "base-image.tar"
-        if not base.exists():
-            raise Missing(f"no {base}: scripts/image-base makes it")
+        base = base_image()
         daemon, address = podman(directory)
     except Missing as missing:
         pytest.skip(str(missing))
@@ -96,7 +59,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         told = request(socket, "POST", where, base.read_bytes(), timeout_s=600)
         tagged = f"/v1.40/images/{told.get('id') or told['status']}/tag?repo={quote(name, safe='')}&tag={tag}"
         request(socket, "POST", tagged)
-        made = context(wheels(tmp_path_factory.mktemp("image")))
+        made = packed(context(tmp_path_factory.mktemp("image")))
         where = f"/v1.40/build?dockerfile=Containerfile&t={quote(IMAGE, safe='')}&pull=0&layers=0&forcerm=1"
         told = request(socket, "POST", where, made, timeout_s=900)
         assert "error" not in told, told

@@ -8,6 +8,8 @@ from clusterbroker.broker.bridges.ledger import Known, State
 from clusterbroker.broker.bridges.mover import (
     EMPTY_S,
     LINGER_S,
+    WINDOW_S,
+    WINDOW_S_MAX,
     Cancel,
     Consume,
     End,
@@ -126,13 +128,48 @@ def test_a_window_is_as_large_as_what_flows_into_it() -> None:
         mover.recorded(1.2)
     mover.confirmed(30, True, 1.2)
     mover.synced(1.2)
-    assert mover.recorded(1.2) == [Consume(30)]
-    assert kinds(mover.delivered(parcel(*(b"%d" % at for at in range(30))), 1.3))[-1] is Cancel
+    assert mover.recorded(1.2) == [Consume(25)], "of one second"
+    assert kinds(mover.delivered(parcel(*(b"%d" % at for at in range(25))), 1.3))[-1] is Cancel
     mover.cancelled(1.3)
     mover.recorded(1.3)
-    mover.confirmed(60, True, 1.3)
+    mover.confirmed(55, True, 1.3)
     mover.synced(1.3)
-    assert mover.recorded(1.3) == [Consume(60)], "it filled at once"
+    assert mover.recorded(1.3) == [Consume(50)], "it filled at once"
+
+
+def test_a_window_into_which_messages_flow_is_closed_in_a_moment_of_quiet() -> None:
+    """What is on its way behind the cancel may come back behind later ones."""
+    mover = Mover(Plan(window=100), NEW)
+    mover.tick(0)
+    mover.begun(0)
+    for at in range(30):
+        mover.delivered(parcel(b"%d" % at), at * 0.04)
+    now_s = 1.2
+    for flow in ("ready", "came"):
+        assert mover.tick(now_s) == [Look()]
+        if flow == "came":
+            mover.delivered(parcel(b"more"), now_s)
+        assert mover.depth(flow == "ready", now_s) == []
+        assert now_s < mover.due_s <= now_s + LINGER_S, "it is looked at again, and not at once"
+        now_s = mover.due_s
+    assert mover.tick(now_s) == [Look()]
+    assert mover.depth(0, now_s) == [Cancel()]
+
+
+def test_a_window_into_which_messages_always_flow_is_closed_after_a_time() -> None:
+    mover = Mover(Plan(window=1000), NEW)
+    mover.tick(0)
+    mover.begun(0)
+    now_s, looks = 0.0, 0
+    while True:
+        mover.delivered(parcel(b"m"), now_s)
+        if mover.tick(now_s):
+            looks += 1
+            if mover.depth(1, now_s):
+                break
+        now_s += 0.01
+    assert WINDOW_S_MAX <= now_s <= WINDOW_S_MAX + LINGER_S
+    assert looks <= (WINDOW_S_MAX - WINDOW_S) / LINGER_S + 2
 
 
 def test_a_plain_one_acknowledges_as_it_is_confirmed() -> None:

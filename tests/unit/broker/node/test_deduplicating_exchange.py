@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 
-from clusterbroker.broker.queues import passing
-from clusterbroker.broker.queues.comparing import ComparingQueue
-from clusterbroker.broker.queues.dead_lettering import replicated
+from clusterbroker.broker.delay import delay_queue, due_letters
+from clusterbroker.broker.delay.comparing import ComparingQueue
+from clusterbroker.broker.delay.delay_queue import READ_MAX
 from clusterbroker.broker.queues.effort import TURN, Effort
-from clusterbroker.broker.queues.passing import READ_MAX
-from clusterbroker.broker.queues.states import DEAD, READY
+from clusterbroker.broker.queues.states import DEAD, READY, UNACKED
 from clusterbroker.broker.wire.amqp091 import methods as m
 from clusterbroker.broker.wire.amqp10.types import Milliseconds, Uuid
 from clusterbroker.journal.values import Timestamp
@@ -220,17 +219,14 @@ def test_a_queue_that_is_full_of_what_has_passed_holds_nothing_up() -> None:
         client.ask(m.QueueBind(0, queue, "x", ""))
     client.publish("", "s", b"before")
     publish(client, b"1", "a")
-    letters = cache(world).dead_letters.replicated
-    assert letters is not None
-    assert len(letters) == 1, "s has no room"
+    assert cache(world).ring.ready == 2, "its value, and what s has no room for"
     assert taken(client, "s") == [b"before"]
     world.wait(2000)
-    assert len(letters) == 0
+    assert cache(world).ring.ready == 1
     assert (taken(client), taken(client, "r"), taken(client, "s")) == ([b"1"],) * 3
 
 
-def test_all_goes_on_when_a_queue_that_refuses_is_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(passing, "HELD_MAX", 3)
+def test_all_goes_on_when_a_queue_that_refuses_is_deleted() -> None:
     world = World()
     client = world.client()
     wire(client)
@@ -239,10 +235,71 @@ def test_all_goes_on_when_a_queue_that_refuses_is_deleted(monkeypatch: pytest.Mo
     numbers = [b"%d" % number for number in range(9)]
     for number in numbers:
         publish(client, number, number.decode())
-    assert taken(client) == numbers[:3]
+    assert taken(client) == numbers, "no other queue waits for it"
+    assert cache(world).ring.ready == 18
     client.ask(m.QueueDelete(queue="full"))
     world.wait(61_000)
-    assert taken(client) == numbers[3:]
+    assert cache(world).ring.ready == 9, "what nobody wants any more leaves, values stay"
+
+
+@pytest.mark.parametrize("others", [(), ("r",)])
+def test_what_waits_for_a_queue_is_no_repeat_after_a_restart(others: tuple[str, ...]) -> None:
+    """Its value is known, and it has passed: alone it is what was kept for that queue."""
+    world = World()
+    client = world.client()
+    declare(client)
+    client.declare("full", x_max_length=1, x_overflow="reject-publish")
+    client.ask(m.ConfirmSelect())
+    client.publish("", "full", b"before")
+    for queue in ("full", *others):
+        client.declare(queue) if queue != "full" else None
+        client.ask(m.QueueBind(0, queue, "x", ""))
+    for body, value in ((b"1", "a"), (b"2", "a"), (b"3", "b")):
+        publish(client, body, value)
+    world.checkpoint()
+    world.crash()
+    client = world.client()
+    got = []
+    for _ in range(5):
+        got += taken(client, "full")
+        world.wait(61_000)
+    assert got == [b"before", b"1", b"3"]
+    for queue in others:
+        assert taken(client, queue) == [b"1", b"3"]
+
+
+@pytest.mark.parametrize("groups", range(1, 7))
+def test_a_queue_that_is_full_of_what_it_took_before_a_crash_takes_it_once(groups: int) -> None:
+    world = World()
+    client = world.client()
+    declare(client)
+    client.declare("full", x_max_length=1, x_overflow="reject-publish")
+    client.ask(m.QueueBind(0, "full", "x", ""))
+    client.ask(m.ConfirmSelect())
+    world.disk_waits = True
+    publish(client, b"1", "a")
+    for _ in range(groups):
+        if world.group is not None:
+            world.commit()
+    world.crash()
+    world.disk_waits = False
+    world.wait(61_000)
+    client = world.client()
+    publish(client, b"2", "a")
+    got = []
+    for _ in range(3):
+        got += taken(client, "full")
+        world.wait(61_000)
+    assert got == [b"1"]
+
+
+def test_a_publisher_names_no_queues() -> None:
+    world = World()
+    client = world.client()
+    wire(client, "q", "r")
+    for body in (b"1", b"2"):
+        publish(client, body, "a", **{"x-delay-to": ["q"]})
+    assert taken(client) == [b"1"] == taken(client, "r")
 
 
 @pytest.mark.parametrize("read", [False, True])
@@ -297,8 +354,8 @@ def test_a_backlog_is_judged_after_a_restart() -> None:
 @pytest.mark.parametrize("commits", range(1, 5))
 def test_an_entry_behind_a_repeat_that_was_not_judged_yet_counts(monkeypatch: pytest.MonkeyPatch, commits: int) -> None:
     """The first one has passed and its value is known, behind the second one, when the node dies."""
-    monkeypatch.setattr(passing, "HELD_MAX", 1)
-    monkeypatch.setattr(passing, "READ_MAX", 1)
+    monkeypatch.setattr(due_letters, "HELD_MAX", 1)
+    monkeypatch.setattr(delay_queue, "READ_MAX", 1)
     world = World()
     client = world.client()
     wire(client)
@@ -314,8 +371,8 @@ def test_an_entry_behind_a_repeat_that_was_not_judged_yet_counts(monkeypatch: py
 
 def test_an_entry_that_is_read_again_keeps_its_age(monkeypatch: pytest.MonkeyPatch) -> None:
     """It stands among messages that were not judged yet when the node died; the values of those are newer."""
-    monkeypatch.setattr(passing, "HELD_MAX", 1)
-    monkeypatch.setattr(passing, "READ_MAX", 1)
+    monkeypatch.setattr(due_letters, "HELD_MAX", 1)
+    monkeypatch.setattr(delay_queue, "READ_MAX", 1)
     world = World()
     client = world.client()
     wire(client, size=3)
@@ -324,7 +381,7 @@ def test_an_entry_that_is_read_again_keeps_its_age(monkeypatch: pytest.MonkeyPat
     client.raw(b"".join(client.content("x", "k", body, headers={HEADER: value}) for body, value in some))
     world.turn()
     publish(client, b"4", "d")
-    assert [state for _, state, *_ in cache(world).ring.living(1, 9, 9)] == [DEAD, READY, READY, READY, READY]
+    assert [state for _, state, *_ in cache(world).ring.living(1, 9, 9)] == [DEAD, UNACKED, UNACKED, READY, READY]
     world.commit()
     world.complete()
     world.crash()
@@ -501,8 +558,9 @@ def test_an_owner_that_dies_at_each_step_loses_none_and_doubles_none(slow: str, 
     assert taken(survivor(cluster, owner)) == [b"0", b"1", b"3", b"5"]
 
 
-def test_all_goes_on_when_a_queue_that_is_offline_is_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replicated, "WINDOW", 2)
+@pytest.mark.parametrize("returns", [False, True])
+def test_nothing_waits_for_a_queue_that_is_offline(returns: bool) -> None:
+    """It gets all of it when it comes back, or is deleted."""
     cluster = Cluster("a", "b", "c")
     wire(cluster["a"].client())
     client = cluster["c"].client()
@@ -517,7 +575,12 @@ def test_all_goes_on_when_a_queue_that_is_offline_is_deleted(monkeypatch: pytest
     for number in numbers:
         publish(client, number, number.decode())
     cluster.wait(3000)
-    assert taken(client) == numbers[:2]
-    client.ask(m.QueueDelete(queue="lone"))
-    cluster.wait(3000)
-    assert taken(client) == numbers[2:]
+    assert taken(client) == numbers
+    if returns:
+        cluster.restart("c")
+        cluster.wait(5000)
+        assert taken(cluster["c"].client(), "lone") == numbers
+    else:
+        client.ask(m.QueueDelete(queue="lone"))
+        cluster.wait(3000)
+    assert taken(client) == []

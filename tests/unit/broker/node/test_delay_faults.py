@@ -437,3 +437,30 @@ def test_one_that_raises_takes_none_of_its_run_with_it(world: World, monkeypatch
     world.wait(1500)
     assert bodies(client.consume("q", no_ack=True)) == numbers
     assert len(delaying(world).letters or ()) == 0
+
+
+@pytest.mark.parametrize("groups", range(1, 8))
+def test_a_queue_that_is_full_of_what_it_took_before_a_crash_gets_it_once(groups: int) -> None:
+    """The letter is published again, and finds its queue full of itself."""
+    world = World()
+    client = world.client()
+    client.ask(m.ExchangeDeclare(0, "x", "x-delayed-message", durable=True, arguments={"x-delayed-type": "fanout"}))
+    client.declare("full", x_max_length=1, x_overflow="reject-publish")
+    client.ask(m.QueueBind(0, "full", "x", ""))
+    client.ask(m.ConfirmSelect())
+    client.publish("x", "k", b"1", headers={"x-delay": 1000})
+    world.disk_waits = True
+    world.wait(2000)
+    for _ in range(groups):
+        if world.group is not None:
+            world.commit()
+    world.crash()
+    world.disk_waits = False
+    client = world.client()
+    world.wait(61_000)
+    got = []
+    for number in range(3):
+        got += bodies(client.consume("full", f"of {number}", no_ack=True))
+        client.ask(m.BasicCancel(f"of {number}"))
+        world.wait(61_000)
+    assert got == [b"1"]

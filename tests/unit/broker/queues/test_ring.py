@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from clusterbroker.broker.queues.ring import Ring, block_pieces
 from clusterbroker.broker.queues.states import HEAD_EXPIRED, HEAD_NONE, HEAD_NOT_LOADED, HEAD_NOT_RESERVED, HEAD_OK
 from clusterbroker.journal.layout import ATTR, ENQ, REQ, RSV, RUN_ENTRY, SET
 from tests.model.ring import LOAD_AHEAD, RESERVE_FIRST, RESERVE_MAX
@@ -754,3 +755,17 @@ def test_a_message_on_disk_costs_24_bytes(half: Any) -> None:
         ring.restore(seq, 1, 64, 64, 4, 0, 0)
     with open("/proc/self/statm") as statm:
         assert (int(statm.read().split()[1]) - before) * 4096 / count < 25.5
+
+
+def test_memory_of_blocks_goes_back_when_queues_are_empty(half: Any) -> None:
+    pieces = block_pieces()
+    rings = [half.ring() for _ in range(300)]
+    for ring in rings:
+        ring.append(half.messages(1))
+    if type(rings[0]) is Ring:
+        assert block_pieces() >= pieces + 4
+    for ring in rings[::2] + rings[1::2]:
+        ring.settle(ring.take()[0])
+    assert block_pieces() <= max(pieces, 1)
+    rings[0].append(half.messages(600))
+    assert len(drained(rings[0])) == 600

@@ -6,10 +6,11 @@ from itertools import pairwise
 
 import pytest
 
+from clusterbroker.broker.fronts.amqp091.subscription import Subscription
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.remote.messages import Attach, Attached
 from clusterbroker.broker.remote.remote_queues import RETRY_MS, SPANS_MAX
-from tests.unit.broker.remote.pair import Pair, message
+from tests.unit.broker.remote.pair import Channel, Pair, message
 
 STEP_MS = 100
 
@@ -61,3 +62,30 @@ def test_patience_begins_anew(again: str) -> None:
     assert len(gens(pair)) == 1
     pair.turn(later_ms=RETRY_MS)
     assert len(gens(pair)) == 1
+
+
+def test_what_was_not_answered_long_ago_says_nothing_of_an_owner() -> None:
+    """Nobody had anything to say of the queue since: an answer that is late now is not late by all of that time."""
+    pair, channel = Pair(), Channel()
+    consumer = Subscription(
+        channel, channel.ledger, pair.queue, "c", no_ack=False, exclusive=False, prefetch=0, priority=0, arguments={}
+    )
+    pair.queue.subscribe(consumer, pair.now_ms, lambda _: None)
+    pair.turn()
+    pair.queue.unsubscribe(consumer, pair.now_ms)
+    pair.turn(later_ms=RETRY_MS)
+    pair.turn(later_ms=100_000)
+    pair.all()
+    pair.queue.publish([message()], Ticket(1, 1, lambda _: None), pair.now_ms)
+    pair.turn()
+    (first,) = gens(pair)
+    later: list[int] = []
+    for _ in range(2 * SPANS_MAX):
+        pair.turn(later_ms=RETRY_MS)
+        later = later or gens(pair)
+    assert later
+    pair.all()
+    pair.say(Attached(pair.id, pair.queue.entity.epoch, first, 0))
+    for _ in range(3 * SPANS_MAX):
+        pair.turn(later_ms=RETRY_MS)
+    assert gens(pair), "it is not asked again for as long as nobody has answered"

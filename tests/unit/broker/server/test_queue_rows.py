@@ -33,6 +33,28 @@ def test_messages_that_are_kept_are_told_apart() -> None:
     assert (row(world).persistent, row(world).in_memory) == (0, 0)
 
 
+def test_the_row_of_a_queue_at_rest_is_made_once() -> None:
+    world = World()
+    alice = world.client()
+    alice.declare("q")
+    first = row(world)
+    assert row(world) is first
+    alice.publish("", "q", b"1")
+    assert row(world).ready == 1
+    alice.say(m.QueuePurge(queue="q"))
+    after = row(world)
+    assert (after.ready, after.messages.publish) == (0, 1)
+    assert row(world) is after
+    alice.ask(m.BasicGet(queue="q"))
+    assert (row(world).messages.get_empty, row(world) is after) == (1, False)
+    alice.say(m.BasicConsume(queue="q", consumer_tag="t"))
+    assert row(world).consumers == 1
+    alice.ask(m.BasicCancel("t", False))
+    assert row(world).consumers == 0
+    world.queue("q").paused = True
+    assert row(world).state == "opening"
+
+
 def test_a_transient_queue_keeps_nothing() -> None:
     world = World()
     alice = world.client()

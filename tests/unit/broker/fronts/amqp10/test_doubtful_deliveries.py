@@ -55,6 +55,20 @@ def test_another_delivery_of_its_tag_is_a_new_one() -> None:
     assert peer.receiver("r", "/queues/q", credit=9).bodies() == [b"1", b"2"]
 
 
+def test_one_that_comes_settled_and_is_refused_ends_its_link() -> None:
+    """As any that is sent settled: its client would not hear of it otherwise. It is in doubt no more."""
+    _, _, peer, link = in_doubt()
+    heard = link.send(b"1", tag=b"t", settled=True, annotations={"x-opt-producer": "p", "x-opt-seq": 1})
+    (told,) = bodies(heard + peer.raw(b""), Detach)
+    assert told.error.condition == "amqp:precondition-failed"
+    peer.say(Detach(handle=link.number, closed=True))
+    (session,) = peer.core.sessions.values()
+    assert (session.outcomes.waiting, session.owed) == (0, 0)
+    again = attach(peer)
+    assert outcomes(peer, again.send(b"2", tag=b"t")) == [Accepted()]
+    assert peer.receiver("r", "/queues/q", credit=9).bodies() == [b"1", b"2"]
+
+
 def test_nobody_waits_for_one_that_comes_settled_when_its_exchange_is_gone() -> None:
     _, other, peer, link = in_doubt()
     other.ask(m.ExchangeDelete(exchange="x"))

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from clusterbroker.broker.access import together
+from clusterbroker.broker.access.together import Together
 from clusterbroker.broker.fronts.amqp10 import transacting
 from clusterbroker.broker.fronts.amqp10.resuming import RECOVERY
 from clusterbroker.broker.fronts.amqp10.transacting import TIMEOUT_MS
@@ -24,11 +26,12 @@ from clusterbroker.broker.wire.amqp10.performatives import (
 )
 from clusterbroker.cluster.ids import NodeId
 from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.cluster.wiring.levels import LOST_NUMBERS
 from tests.unit.broker.fronts.amqp10.harness import Peer, bodies
 from tests.unit.broker.fronts.amqp10.test_settling import Link, settle, tags
 from tests.unit.broker.fronts.amqp10.test_suspending import KEPT_S, enter, fill
 from tests.unit.broker.fronts.amqp10.test_transactions_order import Second, numbered, stored
-from tests.unit.broker.fronts.amqp10.test_transactions_together import WHERE, counts, place
+from tests.unit.broker.fronts.amqp10.test_transactions_together import WHERE, counts, place, refused
 from tests.unit.broker.node.node_cluster import Cluster
 
 
@@ -83,6 +86,33 @@ def test_rolled_back(where: str, is_seeded: bool, monkeypatch: pytest.MonkeyPatc
     accepted_behind(producer, site)
 
 
+@pytest.mark.parametrize("level", [6, LOST_NUMBERS])
+@pytest.mark.parametrize("is_full", [False, True])
+def test_other_clients_of_its_queues_do_not_wait(level: int, is_full: bool) -> None:
+    """Up to level 6 the queue has to refuse something, and its nodes attach again."""
+    world = Cluster("a", "b", "c", level=level)
+    for name in ("out", "q2"):
+        world["b"].client().declare(name)
+    limit = {"x_max_length": 1, "x_overflow": "reject-publish"}
+    world["b"].client().declare("full", **limit)
+    fill(world["b"], 1, "full")
+    owner = str(world["a"].map.queue("/", "out").owner)
+    site = world[next(name for name in "abc" if name != owner)]
+    producer = Producer(site)
+    assert producer.sent(1) == [Accepted()]
+    queue = site.node.vhosts["/"].queues["out"]
+    before = queue.gen
+    names = ("out", "full") if is_full else ("out", "q2")
+    outcome = producer.posted(2, *names).discharge(fail=not is_full)
+    assert isinstance(outcome, Rejected if is_full else Accepted)
+    if level < LOST_NUMBERS and is_full:
+        return  # each queue decides for itself
+    assert (queue.gen > before) is (level < LOST_NUMBERS)
+    assert producer.sent(3) == [Accepted()]
+    assert producer.sent(2) == [Accepted()]
+    assert sorted(stored(site)) == [b"1", b"2", b"3"]
+
+
 @WHERE
 @pytest.mark.parametrize("end", ["session", "time"])
 def test_open_for_too_long_and_abandoned(where: str, end: str) -> None:
@@ -123,6 +153,103 @@ def test_a_link_that_goes_on_elsewhere_meanwhile() -> None:
     accepted_behind(producer, site)
 
 
+@WHERE
+@pytest.mark.parametrize("is_seeded", [False, True])
+def test_a_queue_that_is_full_refuses_the_whole(where: str, is_seeded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if is_seeded:
+        monkeypatch.setattr(together, "ASKED_BY_NUMBER", 1 << 30)
+        monkeypatch.setattr(LocalQueue, "judge", lambda _queue, _part, _now_ms, then: then(""))
+    world, site = place(where)
+    producer = Producer(site)
+    outcome = producer.posted(1, "out", "full").discharge()
+    if is_seeded:
+        assert counts(world, "out", "full") in ([1, 1], [1, 2]), "the lines below find it"
+        return
+    assert "'full'" in refused(outcome)
+    assert counts(world, "out", "full") == [0, 1]
+    accepted_behind(producer, site)
+
+
+@pytest.mark.parametrize("is_seeded", [False, True])
+def test_a_link_that_goes_on_elsewhere_behind_the_question(is_seeded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What settles is the decision, and refused: the other queue gets nothing, and its number is free."""
+    if is_seeded:
+        monkeypatch.setattr(together, "ASKED_BY_NUMBER", 1 << 30)
+    world, site = place("elsewhere")
+    fill(site, 1)
+    producer = Producer(site)
+    held = tags(Link(producer.peer).take(1))
+    transaction = producer.posted(1, "out")
+    settle(producer.peer, 0, transaction.retiring())
+    owner = str(world["a"].map.queue("/", "q").owner)
+    decide = Together._decide
+
+    def cut_off(self: Together) -> None:
+        decide(self)
+        world.unlink(site.name, owner)
+
+    monkeypatch.setattr(Together, "_decide", cut_off)
+    assert transaction.discharge() is None
+    later = enter(world[next(name for name in "abc" if name not in (owner, site.name))])
+    source = Source(address="/queues/q", timeout=KEPT_S, durable=2, expiry_policy="never")
+    attach = Attach(
+        name="r", handle=later.handle(), role=True, source=source, target=Target(),
+        unsettled=dict.fromkeys(held), desired_capabilities=(RECOVERY,),
+    )  # fmt: skip
+    later.say(attach)
+    world.relink()
+    world.wait(2000)
+    assert "not hold" in refused(bodies(producer.peer.raw(b""), Disposition)[-1].state)
+    if is_seeded:
+        assert counts(world, "q", "out") == [1, 1], "the lines below find it"
+        return
+    assert counts(world, "q", "out") == [1, 0]
+    accepted_behind(producer, site)
+
+
+@WHERE
+@pytest.mark.parametrize(
+    "limit", [{"x_max_length": 2}, {"x_max_length_bytes": 12}], ids=lambda limit: next(iter(limit))
+)
+def test_what_a_queue_has_needs_no_room_there(where: str, limit: dict[str, int]) -> None:
+    """Of a transaction that comes again, perhaps with more, or in another order."""
+    world, site = place(where)
+    client = (world if where == "alone" else world["b"]).client()
+    client.declare("two", x_overflow="reject-publish", **limit)
+    producer = Producer(site, "two", "out", "q2")
+
+    def sent(*numbers: int) -> Any:
+        transaction = producer.posted(numbers[0], "two", "out")
+        for number in numbers[1:]:
+            for name in ("two", "out"):
+                producer.send(name, number, state=TransactionalState(txn_id=transaction.number))
+        return transaction.discharge()
+
+    assert isinstance(sent(1), Accepted)
+    assert "'two'" in refused(sent(1, 2, 3))
+    assert counts(world, "two", "out") == [1, 1]
+    assert isinstance(sent(2, 1), Accepted)
+    assert counts(world, "two", "out") == [2, 2]
+    assert isinstance(sent(1, 2), Accepted)
+    assert "'two'" in refused(sent(1, 3))
+    assert counts(world, "two", "out") == [2, 2]
+    assert isinstance(producer.posted(3, "out", "q2").discharge(), Accepted)
+    assert counts(world, "two", "out", "q2") == [2, 3, 1]
+
+
+def test_below_level_7_each_queue_decides_for_itself() -> None:
+    world = Cluster("a", "b", "c", level=6)
+    for name in ("out", "q2", "full"):
+        world["b"].client().declare(
+            name, **({"x_max_length": 1, "x_overflow": "reject-publish"} if name == "full" else {})
+        )
+    fill(world["b"], 1, "full")
+    owner = str(world["a"].map.queue("/", "full").owner)
+    producer = Producer(world[next(name for name in "abc" if name != owner)])
+    assert isinstance(producer.posted(1, "out", "full").discharge(), Rejected)
+    assert counts(world, "out", "full") == [1, 1]
+
+
 def test_the_answer_waits_for_queues_that_have_no_owner_and_the_next_owner_knows() -> None:
     world, site = place("elsewhere")
     producer = Producer(site)
@@ -139,6 +266,21 @@ def test_the_answer_waits_for_queues_that_have_no_owner_and_the_next_owner_knows
     assert transaction.discharge(fail=True) is None
     world.kill(owner)
     world.wait(2000, 500)
+    assert [one.state for one in bodies(producer.peer.raw(b""), Disposition)] == [Accepted()]
+    accepted_behind(producer, site)
+
+
+def test_the_answer_waits_until_the_lost_numbers_are_committed() -> None:
+    world, site = place("elsewhere")
+    owner = str(world["a"].map.queue("/", "out").owner)
+    if owner == site.name:
+        site = world[next(name for name in "abc" if name != owner)]
+    producer = Producer(site)
+    transaction = producer.posted(1, "out")
+    world[owner].disk_waits = True
+    assert transaction.discharge(fail=True) is None
+    world[owner].disk_waits = False
+    world.turn()
     assert [one.state for one in bodies(producer.peer.raw(b""), Disposition)] == [Accepted()]
     accepted_behind(producer, site)
 
