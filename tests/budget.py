@@ -31,7 +31,8 @@ SIXTHS: Final = 6
 ALL_FACTOR: Final = 30
 CAMPAIGNS_S: Final = {
     "simulation": 10.0, "raft": 4.0, "cluster_lives": 4.0, "replication": 4.0, "proxies": 2.0, "differential": 3.0,
-    "node_crash": 6.0, "sender_links": 2.0, "receiver_links": 2.0, "pools": 3.0, "pool_cluster": 4.0,
+    "node_crash": 6.0, "sender_links": 2.0, "receiver_links": 2.0, "pools": 3.0, "pools_shared": 2.0,
+    "pool_cluster": 4.0,
 }  # fmt: skip
 """Processor time by world. What is left of the 60 s goes to the gates: bugs that are put in, and must be found."""
 CODE_OF: Final = {

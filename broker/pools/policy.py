@@ -478,7 +478,7 @@ class Policy:
                 self._grant(wish, waiting, now_s)
             elif isinstance(order, Launch):
                 left -= 1
-            elif isinstance(order, Retire):
+            elif isinstance(order, Retire) and order.key != NO_KEY:
                 self._gives_way(facts.groups[order.key], {order.worker})
             if order is not None:
                 yield order

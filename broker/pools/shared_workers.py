@@ -107,7 +107,7 @@ class SharedWorkers:
     # ---- up ----
 
     def answer(self, wish: Wish, left: int, may_return: bool, now_s: float) -> Order | None:
-        """What a wish comes to: its Assign; a Launch, one key at another worker that is to be retired; None: it waits.
+        """What a wish comes to: its Assign; a Launch, or a key or worker that is to be retired; None: it waits.
         `left`: so many more workers the pool may have. `may_return`: a key may be taken from its worker."""
         host = self._room(wish.key, now_s)
         if host is not None:
@@ -125,7 +125,7 @@ class SharedWorkers:
         if self._returning:
             self._returning -= 1
             return None
-        return self._give_way(wish, now_s)
+        return self._give_way(wish, now_s) or self._replace()
 
     def _room(self, key: str, now_s: float) -> WorkerFacts | None:
         recent, most = self._costs.recent_place(key, now_s), self._settings.keys_per_worker
@@ -172,6 +172,16 @@ class SharedWorkers:
         *_, seat_id, key = min(found)
         self._leaving.add(seat_id)
         return Retire(key, seat_id, f"room for {wish.key!r}")
+
+    def _replace(self) -> Retire | None:
+        """A worker of an older version goes where there is no room beside it: it gets no key, and others wait. One at a
+        time."""
+        old = [one for one in self._hosts if not one.pending and one.version != self._facts.version]
+        if not self._facts.version or not old or any(not one.active for one in self._facts.spares):
+            return None
+        host = min(old, key=lambda one: (self._count(one.id), one.id))
+        self._hosts.remove(host)
+        return self._retire(host, "an older version, and a key waits")
 
     def _may_leave(self, group: GroupFacts) -> bool:
         return not group.pinned and len(group.active) > self._settings.min

@@ -124,6 +124,16 @@ def test_an_older_version_gets_no_key_and_goes_when_it_has_none() -> None:
     assert orders == [Launch(NO_KEY, "p", "2", 100), Retire(NO_KEY, "old", "an older version")]
 
 
+def test_a_worker_of_an_older_version_goes_where_a_key_finds_no_room_beside_it() -> None:
+    old = worker("old", version="1")
+    full = (idle("old", "a"), group("k", ready=1), group("l", ready=1))
+    why = "an older version, and a key waits"
+    assert policy().step(pool(old, groups=full, version="2"), 0.0) == [Retire(NO_KEY, "old", why)]
+    assert policy(max_workers=2).step(pool(old, groups=full, version="2"), 0.0) == [Launch(NO_KEY, "p", "2", 100)]
+    leaving = (worker("gone", "retiring", held=1, version="1"), old)
+    assert policy(max_workers=2).step(pool(*leaving, groups=full, version="2"), 0.0) == [], "one at a time"
+
+
 def test_a_place_that_is_short_of_memory_ends_a_worker_all_of_whose_keys_idle() -> None:
     one = policy(max_workers=9)
     groups = (idle("a", "k"), idle("b", "l"))
