@@ -18,6 +18,7 @@ times out as others do.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
@@ -65,6 +66,7 @@ class _Known:
     ready_s: float | None = None
     idle_s: float = 0.0
     leaving_s: float | None = None
+    """Since when the log has it retired or revoked: a slow one takes nothing off `grace_s`."""
     leaving: WorkerState | None = None
     held: int = 0
     memory: int = 0
@@ -337,7 +339,6 @@ class Fleet:
             if known is not None and launch is not None:
                 if not carried_out:
                     known.leaving = WorkerState.RETIRING if launch.retired else None
-                    known.leaving_s = known.leaving_s if launch.retired else None
                 self._look_again(launch)
         self._wakes = True
 
@@ -485,7 +486,7 @@ class Fleet:
         if launch.revoked or known.leaving is WorkerState.STOPPING:
             state, since_s = WorkerState.STOPPING, known.leaving_s or now_s
         elif launch.retired or known.leaving is WorkerState.RETIRING:
-            state, since_s = WorkerState.RETIRING, known.leaving_s or now_s
+            state, since_s = WorkerState.RETIRING, math.inf if known.leaving_s is None else known.leaving_s
             held = held if launch.launch_id in silent or launch.spare else max(1, held)
         elif (ready_s := known.spare_s if launch.spare else known.ready_s) is not None:
             state, since_s = WorkerState.READY, ready_s
@@ -523,9 +524,9 @@ class Fleet:
                 if self._holdings.leaves(of, stop, now_s):
                     self._dirty[order.key] = None
                     keys.setdefault(("revoke_keys" if stop else "retire_keys", order.why), []).append(of)
-            elif isinstance(order, Retire) and self._leaves(order.worker, WorkerState.RETIRING, now_s):
+            elif isinstance(order, Retire) and self._leaves(order.worker, WorkerState.RETIRING):
                 leaving.setdefault(("retire", order.why), []).append(order.worker)
-            elif isinstance(order, Stop) and self._leaves(order.worker, WorkerState.STOPPING, now_s):
+            elif isinstance(order, Stop) and self._leaves(order.worker, WorkerState.STOPPING):
                 leaving.setdefault(("revoke", order.why), []).append(order.worker)
             elif isinstance(order, Fail):
                 for_ms = max(0, round(1000 * (order.until_s - now_s)))
@@ -542,7 +543,7 @@ class Fleet:
                 self.commands.append(Ordered(kind, workers=tuple(workers[at : at + BATCH]), why=why))
         return len(self.commands) - before
 
-    def _leaves(self, worker_id: str, state: WorkerState, now_s: float) -> bool:
+    def _leaves(self, worker_id: str, state: WorkerState) -> bool:
         """Whether that is news; a launch that has no id yet is retired when it has one."""
         known, launch = self._known.get(worker_id), self._table.launch(worker_id)
         if known is None or launch is None or launch.revoked or known.leaving in (state, WorkerState.STOPPING):
@@ -550,7 +551,6 @@ class Fleet:
         if state is WorkerState.RETIRING and launch.retired:
             return False
         known.leaving = state
-        known.leaving_s = now_s if known.leaving_s is None else known.leaving_s
         self._look_again(launch)
         return True
 

@@ -19,6 +19,7 @@ are settled out of n, k/n of their ages count as theirs, which is exact for one 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from clusterbroker.broker.content.message import to_address, with_annotations
@@ -30,11 +31,13 @@ from clusterbroker.broker.pools.ports import PoolHost
 from clusterbroker.broker.pools.suspects import RequestDispatch
 from clusterbroker.broker.pools.times import Followed
 from clusterbroker.broker.queues.dead_lettering.death import Reason
+from clusterbroker.broker.queues.dead_lettering.dropped import is_over
 from clusterbroker.broker.queues.modification import Modification
 from clusterbroker.broker.queues.producers import dead_letter_producer
 from clusterbroker.broker.queues.queue import Queue
 from clusterbroker.broker.queues.ring import Ring
 from clusterbroker.broker.queues.subscription import Member
+from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.wire.amqp091.domains import push_shortstr
 from clusterbroker.cluster.errors import Unavailable
 from clusterbroker.cluster.ids import index_of
@@ -111,6 +114,15 @@ class GroupQueue(Queue):
         """What is moved here from the pool's orphans: its deadline spans both queues."""
         pool = self.pool
         return pool is not None and producer.startswith(dead_letter_producer(pool.orphans))
+
+    def publish(self, messages: Sequence[Message], ticket: Ticket | None, now_ms: int) -> None:
+        """What was moved here may have been under way until its time was over. It dies now: a consumer that waits for
+        nothing but its commit (`Dispatch.awaits_commit`) would get it."""
+        first = self.ring.next_seq
+        super().publish(messages, ticket, now_ms)
+        for seq, message in enumerate(messages, first):
+            if message.time_ms < now_ms and is_over(self.ring, message, now_ms) and self.ring.set_aside(seq):
+                self.dead_letters.give_up(seq, message, "expired")
 
     # -- activity -----------------------------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from clusterbroker.broker.pools.credentials import WorkerKey
+from clusterbroker.broker.queues.local_queue import LocalQueue
 from clusterbroker.cluster.errors import Unavailable
 from clusterbroker.cluster.ids import Incarnation, LogIndex, NodeId
 from clusterbroker.cluster.link.frames import FrameReader
@@ -35,6 +36,7 @@ LEASE_MS: Final = 1_000
 FAIL_MS: Final = 3_000
 ROUNDS_MAX: Final = 2_000
 KEY: Final = WorkerKey(b"k" * 32)
+TICK_MS: Final = 100
 LED_MS: Final = 5
 """A clock is led by so much in a tick."""
 
@@ -229,6 +231,17 @@ class Nodes(Cluster):
         """Whether such a command is under way."""
         return any(isinstance(entry[3], kind) for entry in self._way)
 
+    def hands_over(self, queue_id: LogIndex | None) -> bool:
+        """Whether a queue is between two owners: its owner takes no acknowledgements. One that has ended is not."""
+        entity = None if queue_id is None else self.truth.queue_by_id(queue_id)
+        if entity is None:
+            return False
+        if any(isinstance(entry[3], c.TransferOwner) and entry[3].queue_id == queue_id for entry in self._way):
+            return True
+        site = None if entity.owner is None else self[entity.owner]
+        queue = None if site is None or not site.works else site.node.queues.get(entity.queue_id)
+        return not isinstance(queue, LocalQueue) or queue.paused
+
     # -- links
 
     def _link(self, one: Site, other: Site) -> None:
@@ -362,6 +375,11 @@ class Nodes(Cluster):
     def again(self, name: str) -> None:
         self[name].cut = False
         self[name].start()
+
+
+def least_ms(own_ms: int) -> int:
+    """How long it takes at least until a node's clock, which is led, has gone so far."""
+    return own_ms * TICK_MS // (TICK_MS + LED_MS)
 
 
 def _unheard(applied: Applied) -> None:

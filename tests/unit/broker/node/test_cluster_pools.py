@@ -6,8 +6,11 @@ from typing import Any
 
 import pytest
 
+from clusterbroker.broker.content.message import taken_at
+from clusterbroker.broker.pools.group_queue import GroupQueue
 from clusterbroker.broker.pools.messages import PlaceTold, PoolMessage, TemplateTold
 from clusterbroker.broker.pools.orphan_queue import OrphanQueue
+from clusterbroker.broker.queues.producers import dead_letter_producer
 from clusterbroker.broker.wire.amqp091 import methods as m
 from clusterbroker.cluster.ids import NodeId
 from clusterbroker.cluster.wiring import commands as c
@@ -292,3 +295,31 @@ def test_what_is_over_behind_a_request_that_waits_is_not_moved_to_a_worker_that_
     cluster.order(c.PausePool(vhost="/", name="core", paused=False))
     cluster.wait(500)
     assert bodies(worker.hear()) == [b"1"]
+
+
+def test_what_is_over_when_it_comes_is_not_handed_to_a_worker_that_waits() -> None:
+    """It was moved in time, and was under way for long. Nothing but its commit keeps it from the worker then."""
+    cluster = Cluster("a", "b", "c")
+    declare(cluster, request_ttl_ms=20_000)
+    client = confirming(cluster)
+    client.declare("answers")
+    client.publish("core", "42", b"1", reply_to="answers")
+    cluster.wait(500)
+    entity = cluster.queue("core-req-42")
+    node = cluster[entity.owner].node
+    queue = node.queues[entity.queue_id]
+    assert isinstance(queue, GroupQueue)
+    message = queue.ring.message(1)
+    assert message is not None
+    worker = survivor(cluster)
+    assert bodies(worker.consume("core-req-42")) == [b"1"]
+    worker.say(m.BasicAck(1))
+    cluster.wait(500)
+    moved = dead_letter_producer(cluster.queue("core-orphan").queue_id)
+    came = [taken_at(message, node.now_ms - age_ms) for age_ms in (20_500, 19_500)]
+    queue.publish_numbered(moved, (7, 8), came, None, node.now_ms)
+    cluster.wait(300)
+    assert bodies(worker.hear()) == [b"1"]
+    (answer,) = [one for one in client.consume("answers") if isinstance(one, Content)]
+    assert answer.properties.headers is not None
+    assert answer.properties.headers["x-status"] == b"expired"

@@ -8,6 +8,7 @@ import pytest
 
 from clusterbroker.broker.pools.fleet import LOST_PLACE_S, Fleet
 from clusterbroker.broker.pools.messages import GroupTold, PlaceTold, TemplateTold, WorkerTold
+from clusterbroker.broker.pools.orders import Retire
 from clusterbroker.broker.pools.places import Place
 from clusterbroker.cluster.ids import Epoch, LogIndex
 from clusterbroker.cluster.wiring import commands as c
@@ -192,6 +193,26 @@ def test_a_retired_worker_may_hold_what_is_not_told_yet() -> None:
     world.tell("42", **named)
     world.step()
     assert world.launches[0].revoked == "retired and empty"
+
+
+def test_a_slow_log_takes_nothing_off_the_grace_of_a_worker() -> None:
+    world = World("a", grace_s=3, max_workers=1)
+    world.require("42")
+    world.step()
+    (launch,) = world.launches
+    holds = {launch.launch_id.replace("-", "_"): 1}
+    world.tell("42", **holds)
+    world.step()
+    assert world.fleet._take((Retire("42", launch.launch_id, "surplus"),), world.now_s)
+    (ordered,), world.fleet.commands = world.fleet.commands, []
+    for _ in range(50):  # the log has not answered
+        world.tell("42", **holds)
+        assert world.step() == []
+    world.carry_out(ordered)
+    for _ in range(29):
+        assert world.step() == []
+    assert world.step(0.2) == ["revoke"]
+    assert world.launches[0].revoked == "held a message for 3 s after it was retired"
 
 
 def test_a_failed_start_says_why_and_waits() -> None:
