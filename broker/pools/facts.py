@@ -102,7 +102,7 @@ class WorkerFacts:
     place: str
     state: WorkerState
     since_s: float
-    """Time of the state: of READY the first readiness, of RETIRING when the log had the order (infinite: it has not)."""
+    """Time of the state: of READY the first readiness, of RETIRING when the log had the order (infinite: not yet)."""
     held: int = 0
     idle_since_s: float = 0.0
     """Time of the last settled message, or of the readiness."""
