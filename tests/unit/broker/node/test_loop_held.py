@@ -1,7 +1,8 @@
 """No single event of a client holds the node's loop for 100 ms: over a corpus of shapes that once did, or might.
 
 Measured is the CPU time of each step of the loop (a read that is handled, a turn, a group commit), so that others at
-work on this machine do not count. A step that the machine disturbs is tried again: the least of three counts.
+work on this machine do not count. A step that the machine disturbs is tried again: the least of six counts. The 100 ms
+are of a machine that adds a million numbers in 50 ms; one that is throttled, or old, has so much more.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from tests.unit.broker.fronts.amqp091.harness import Content, World
 from tests.unit.broker.node.shapes import COSTLY, IN_TURNS, SHAPES, Shape, bound, topics, wired
 
 HELD_S = 0.1
+MILLION_S = 0.05
 STEPS = (
     (Connection, "receive"),
     (Connection, "lost"),
@@ -83,6 +85,14 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
         yield seen
 
 
+def million_s() -> float:
+    """How long this machine takes at present to add a million numbers, s of a processor."""
+    began, total = time.thread_time(), 0
+    for number in range(1_000_000):
+        total += number
+    return time.thread_time() - began
+
+
 def shapes(some: list[Shape], *marks: pytest.MarkDecorator) -> list[Any]:
     return [
         pytest.param(shape, id=shape.__name__, marks=(*marks, pytest.mark.long) if shape in COSTLY else marks)
@@ -97,7 +107,7 @@ def test_no_event_holds_the_loop(shape: Shape, watch: Watch) -> None:
         event = shape(world, world.client())
         watch.longest = 0.0
         event()
-        if watch.longest < HELD_S:
+        if watch.longest < HELD_S * max(1.0, million_s() / MILLION_S):
             return
     raise AssertionError(f"{watch.what} took {watch.longest * 1000:.0f} ms")
 
