@@ -187,6 +187,46 @@ def test_a_key_that_has_lost_workers_is_tried_alone() -> None:
     assert policy().step(beside, 0.0) == [Retire("a", seat_of("w", "a"), "'s' has lost workers: it is tried alone")]
 
 
+def test_a_worker_is_emptied_for_a_key_with_suspects_and_gets_no_other_one_until_then() -> None:
+    one = policy(starve_s=30, min_run_s=10)
+    since_s, leaving, served = {"b": 0.0, "c": 0.0}, set[str](), -1.0
+    for at_s in map(float, range(120)):
+        groups = [group("s", *(seat("w", "s", since_s=at) for at in (since_s.get("s"),) if at is not None),
+                        ready=1, suspects=True)]  # fmt: skip
+        for key in "bc":  # more is always there
+            state, held = ("retiring", 0) if key in leaving else ("ready", 1)
+            seats = [seat("w", key, state, since_s[key], held=held)] if key in since_s else []
+            groups.append(group(key, *seats, ready=5, held=held * len(seats), arrived=int(at_s) + 5, settled=int(at_s)))
+        for order in one.step(pool(worker("w"), groups=tuple(groups)), at_s):
+            if isinstance(order, Retire):
+                leaving.add(order.key)
+            elif isinstance(order, Stop):
+                del since_s[order.key]
+                leaving.discard(order.key)
+            elif isinstance(order, Assign):
+                since_s[order.key] = at_s
+        if "s" in since_s:
+            served = at_s
+            break
+    assert since_s.keys() == {"s"}
+    assert 30 < served < 50
+
+
+def test_a_key_does_not_give_way_to_one_with_suspects_that_has_nothing_of_it() -> None:
+    lost = group("s", ready=1, suspects=True)
+    groups = (lost, idle("w", "a"), idle("w", "b", held=1))
+    assert policy().step(pool(worker("w"), groups=groups), 6.0) == [], "the other one stays"
+    both = (lost, idle("w", "a"), idle("w", "b"), idle("x", "c"), idle("x", "d", pinned=True))
+    one, hosts = policy(max_workers=2), (worker("w"), worker("x"))
+    assert one.step(pool(*hosts, groups=both), 6.0) == [Retire("a", seat_of("w", "a"), "room for 's'")]
+    gone = (lost, group("a", ready=1), *both[2:])
+    assert one.step(pool(*hosts, groups=gone), 7.0) == [
+        Retire("b", seat_of("w", "b"), "room for 's'"), Retire("c", seat_of("x", "c"), "room for 'a'"),
+    ]  # fmt: skip
+    without = pool(*hosts, groups=(group("a", ready=1), *both[2:]))
+    assert one.step(without, 8.0) == [Assign("a", "w")], "nobody waits for it any more"
+
+
 # ---- at the controller ----
 
 
