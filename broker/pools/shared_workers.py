@@ -92,8 +92,7 @@ class SharedWorkers:
 
     def _takes_keys(self, host: WorkerFacts) -> bool:
         book = self._placement.books.get(host.place)
-        current = not self._facts.version or host.version == self._facts.version
-        return not host.pending and current and book is not None and book.usable and not book.short
+        return not (host.pending or self._is_old(host)) and book is not None and book.usable and not book.short
 
     def _count(self, host: str) -> int:
         return len(self._seats.get(host, ())) + len(self._given.get(host, ()))
@@ -216,14 +215,24 @@ class SharedWorkers:
         return None
 
     def _replace(self) -> Retire | None:
-        """A worker of an older version goes where there is no room beside it: it gets no key, and others wait. One at a
-        time."""
-        old = [one for one in self._hosts if not one.pending and one.version != self._facts.version]
-        if not self._facts.version or not old or any(not one.active for one in self._facts.spares):
+        """A worker that gets no key, while others wait, goes where there is no room beside it: one of an older version;
+        or one without a key, whose place takes none now and another place would. One at a time."""
+        if any(not one.active for one in self._facts.spares):
             return None
-        host = min(old, key=lambda one: (self._count(one.id), one.id))
+        old = [one for one in self._hosts if not one.pending and self._is_old(one)]
+        if old:
+            host, why = min(old, key=lambda one: (self._count(one.id), one.id)), "an older version, and a key waits"
+        else:
+            memory, books = self._costs.memory(NO_KEY), self._placement.books.values()
+            found = [one for one in self._hosts if not (one.pending or self._count(one.id) or self._takes_keys(one))]
+            if not found or not any(book.usable and book.will_have_room(memory) for book in books):
+                return None
+            host, why = found[-1], "its place takes no key, and one waits"
         self._hosts.remove(host)
-        return self._retire(host, "an older version, and a key waits")
+        return self._retire(host, why)
+
+    def _is_old(self, host: WorkerFacts) -> bool:
+        return bool(self._facts.version) and host.version != self._facts.version
 
     def _may_leave(self, group: GroupFacts) -> bool:
         return not group.pinned and len(group.active) > self._settings.min
@@ -268,7 +277,7 @@ class SharedWorkers:
         kept = []
         for host in free:
             book = self._placement.books.get(host.place)
-            if self._facts.version and host.version != self._facts.version:
+            if self._is_old(host):
                 yield self._retire(host, "an older version")
             elif book is not None and book.short:
                 yield self._retire(host, "the place is short of memory")

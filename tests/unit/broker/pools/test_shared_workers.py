@@ -134,6 +134,19 @@ def test_a_worker_of_an_older_version_goes_where_a_key_finds_no_room_beside_it()
     assert policy(max_workers=2).step(pool(*leaving, groups=full, version="2"), 0.0) == [], "one at a time"
 
 
+def test_a_worker_without_a_key_goes_if_its_place_takes_none_and_another_one_would() -> None:
+    hosts = (worker("w"), worker("x", place="q"))
+    groups = (idle("w", "a", held=1), idle("w", "b", held=1), group("k", ready=1))
+    given = {"p": PlaceFacts("p", 1000), "q": PlaceFacts("q", 1000, suspended=True)}
+    kept = pool(*hosts, groups=groups, given=given, spares_wanted=1)
+    assert policy(max_workers=2).step(kept, 0.0) == [Retire(NO_KEY, "x", "its place takes no key, and one waits")]
+    leaving = (worker("w"), worker("x", "retiring", place="q"), worker("y", place="q"))
+    going = pool(*leaving, groups=groups, given=given, spares_wanted=1)
+    assert policy(max_workers=3).step(going, 0.0) == [Stop(NO_KEY, "x", "retired and empty")], "one at a time"
+    full = pool(*hosts, groups=groups, given={**given, "p": PlaceFacts("p", 150)}, spares_wanted=1)
+    assert policy(max_workers=2).step(full, 0.0) == [], "nothing could be started in its place"
+
+
 def test_a_place_that_is_short_of_memory_ends_a_worker_all_of_whose_keys_idle() -> None:
     one = policy(max_workers=9)
     groups = (idle("a", "k"), idle("b", "l"))
