@@ -82,6 +82,7 @@ class Several:
                 self._look(connection, line, key)
 
     def _look(self, connection: AbstractConnection, line: Line, key: str) -> None:
+        self._steps -= {step for step in self._steps if step.done() and not (step.cancelled() or step.exception())}
         one = self._keys.setdefault(key, _Key())
         one.steps += 1
         self._steps.add(asyncio.create_task(self._step(connection, line, key, one)))
@@ -103,7 +104,7 @@ class Several:
             if wanted is None:
                 one.failed = None
             elif one.failed != wanted and (one.loaded is not None or await self._load(line, key, one, wanted)):
-                await self._consume(connection, one, wanted)
+                await self._consume(connection, line, key, one, wanted)
 
     async def _load(self, line: Line, key: str, one: _Key, wanted: Assigned) -> bool:
         try:
@@ -117,7 +118,10 @@ class Several:
         one.loaded = wanted
         return True
 
-    async def _consume(self, connection: AbstractConnection, one: _Key, wanted: Assigned) -> None:
+    async def _consume(
+        self, connection: AbstractConnection, line: Line, key: str, one: _Key, wanted: Assigned
+    ) -> None:  # fmt: skip
+        """Until it is given back, or the connection is lost: again if the broker closes the channel alone."""
         if one.channel is not None:
             return
         try:
@@ -130,8 +134,17 @@ class Several:
                 one.at_work.add(task)
                 task.add_done_callback(one.at_work.discard)
 
+            def closed(*_: object) -> None:
+                if one.channel is channel:
+                    one.channel = None
+                    if not connection.is_closed:
+                        self._look(connection, line, key)
+
+            channel.close_callbacks.add(closed)
             one.tag = await queue.consume(take, arguments={"worker-id": self._id})
             one.channel = channel
+            if channel.is_closed:
+                closed()
         except GONE as error:  # the key was given back meanwhile, which is told, or the connection is lost
             logger.info("queue %s is not consumed: %s", wanted.queue, error)
 

@@ -76,7 +76,9 @@ class Line:
 
     async def failed(self, key: str, reason: str) -> None:
         """It cannot serve this one."""
-        await self._say("failed", {"key": key, "reason": reason.encode()[:1000].decode(errors="ignore") or "failed"})
+        await self._say(
+            "failed", {"key": key, "reason": reason.encode(errors="replace")[:1000].decode(errors="ignore") or "failed"}
+        )
 
 
 def _keys(told: Mapping[str, Any]) -> Keys:

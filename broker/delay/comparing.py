@@ -113,11 +113,24 @@ class ComparingQueue(DelayQueue):
             self.host.wake(self, max(self._ages.first_ms, now_ms + 1))
 
     def _offer(self, letters: DueLetters, seq: int, message: Message, lane: Lane | None, now_ms: int) -> None:
-        if lane is not None or own_targets(message) is not None or self._passes(seq, message):
+        if lane is not None or own_targets(message) is not None:
             super()._offer(letters, seq, message, lane, now_ms)
+            return
+        value = self._value(message)
+        if self._repeats(seq, value):
+            return
+        super()._offer(letters, seq, message, lane, now_ms)
+        if value and not self._waits(seq):  # else it is offered again as it was
+            self._keep(value, self._ttl_of(message))
 
     def _sift(self, seqs: list[int], messages: list[Message]) -> tuple[list[int], list[Message]]:
-        passed = [(seq, one) for seq, one in zip(seqs, messages, strict=True) if self._passes(seq, one)]
+        passed = []
+        for seq, message in zip(seqs, messages, strict=True):
+            value = self._value(message)
+            if not self._repeats(seq, value):
+                passed.append((seq, message))
+                if value:
+                    self._keep(value, self._ttl_of(message))
         return [seq for seq, _ in passed], [one for _, one in passed]
 
     def _parts(self, message: Message, targets: Sequence[QueueHandle]) -> bool:
@@ -130,17 +143,17 @@ class ComparingQueue(DelayQueue):
 
     # -- the cache ----------------------------------------------------------------------------------------------
 
-    def _passes(self, seq: int, message: Message) -> bool:
-        """Judges a message that was set aside. A repeat leaves; else its value is known from now on, and it has to be
-        held or to wait by its targets in the same turn."""
+    def _value(self, message: Message) -> bytes:
         self.host.effort.decoded(message.header_length)
-        value = value_of(message)
-        if value and self._is_known(value):
-            self.ring.settle(seq)
-            self.host.repeated(self)
+        return value_of(message)
+
+    def _repeats(self, seq: int, value: bytes) -> bool:
+        """Judges a message that was set aside: a repeat leaves. The value of another one is kept in the turn in which
+        that is held, or waits by its targets."""
+        if not value or not self._is_known(value):
             return False
-        if value:
-            self._keep(value, self._ttl_of(message))
+        self.ring.settle(seq)
+        self.host.repeated(self)
         return True
 
     def _ttl_of(self, message: Message) -> int:

@@ -11,7 +11,8 @@ those that hold nothing first. Keys that are pinned, or have `min`, give way to 
 request waits.
 
 A key that has *suspects* (`suspects.py`) needs a worker that serves no other one: it gets one without a key, which gets
-no other; where it shares one, the others there are retired.
+no other; where it shares one, the others there are retired. Where no worker is without a key one is emptied for it, all
+of whose keys may give way, and gets no other key until then: else each key that left would be back before the next.
 
 An assignment is no start: it does not count among the starts of a minute, since keys may come and go more often.
 """
@@ -47,6 +48,8 @@ class SharedWorkers:
         """Host -> keys that it gets by this step."""
         self._leaving: set[str] = set()
         """Seats that are on their way out."""
+        self._emptied: dict[str, str] = {}
+        """Host -> the key with suspects for which it is emptied."""
         self._promised = 0
         """Keys for which workers are on their way that the log has not named yet."""
         self._returning = 0
@@ -71,10 +74,17 @@ class SharedWorkers:
                     self._seats[seat.host][group.key] = seat
                     if not seat.active or seat.id in retired:
                         self._leaving.add(seat.id)
+        self._emptied = {host: key for host, key in self._emptied.items() if self._is_emptied_for(host, key)}
         pending = sum(one.pending for one in self._hosts)
         self._promised = pending * self._settings.keys_per_worker
-        takes = {one.id for one in self._hosts if self._takes_keys(one)}
+        takes = {one.id for one in self._hosts if self._takes_keys(one)} - self._emptied.keys()
         self._returning = sum(seat.id in self._leaving for host in takes for seat in self._seats[host].values())
+
+    def _is_emptied_for(self, host: str, key: str) -> bool:
+        """Still."""
+        group = self._facts.groups.get(key)
+        waits = group is not None and group.suspects and group.busy and not group.active
+        return waits and any(one.id == host and self._takes_keys(one) for one in self._hosts)
 
     def serves(self, host: str) -> bool:
         """A key of this worker is ready."""
@@ -82,8 +92,7 @@ class SharedWorkers:
 
     def _takes_keys(self, host: WorkerFacts) -> bool:
         book = self._placement.books.get(host.place)
-        current = not self._facts.version or host.version == self._facts.version
-        return not host.pending and current and book is not None and book.usable and not book.short
+        return not (host.pending or self._is_old(host)) and book is not None and book.usable and not book.short
 
     def _count(self, host: str) -> int:
         return len(self._seats.get(host, ())) + len(self._given.get(host, ()))
@@ -93,6 +102,8 @@ class SharedWorkers:
 
     def _suits(self, host: str, key: str) -> bool:
         """The key may come to a worker that has room."""
+        if self._emptied.get(host, key) != key:
+            return False
         if self._suspected(key):
             return not self._count(host)
         return not self._has(host, key) and not self._is_kept_alone(host)
@@ -122,10 +133,12 @@ class SharedWorkers:
         group = self._facts.groups[wish.key]
         if not (wish.first and may_return and (group.ready or group.pinned)):
             return None
+        if self._suspected(wish.key):
+            return self._empty(wish, now_s) or self._replace()
         if self._returning:
             self._returning -= 1
             return None
-        return self._give_way(wish, now_s) or self._replace()
+        return self._give_way(wish, self._hosts, now_s) or self._replace()
 
     def _room(self, key: str, now_s: float) -> WorkerFacts | None:
         recent, most = self._costs.recent_place(key, now_s), self._settings.keys_per_worker
@@ -153,35 +166,73 @@ class SharedWorkers:
         self._started = True
         return Launch(NO_KEY, place, self._facts.version, self._placement.launch(NO_KEY, place, now_s))
 
-    def _give_way(self, wish: Wish, now_s: float) -> Retire | None:
-        """The key that makes room."""
-        found: list[tuple[bool, bool, float, str, str]] = []
-        for host in self._hosts:
+    def _empty(self, wish: Wish, now_s: float) -> Retire | None:
+        """The next key of the worker that is emptied for one with suspects; of another one only if none is yet."""
+        host = next((one for one in self._hosts if self._emptied.get(one.id) == wish.key), None)
+        if host is None:
+            found = [one for one in self._hosts if self._may_be_emptied(one, wish, now_s)]
+            if not found:
+                return None
+            host = min(found, key=lambda one: (len(self._seats[one.id]), one.id))
+            self._emptied[host.id] = wish.key
+        return self._give_way(wish, [host], now_s)
+
+    def _may_be_emptied(self, host: WorkerFacts, wish: Wish, now_s: float) -> bool:
+        if not self._takes_keys(host) or host.id in self._emptied or host.id in self._given:
+            return False
+        seats = self._seats[host.id].items()
+        return not self._is_kept_alone(host.id) and all(
+            seat.id in self._leaving or self._rank(key, seat, wish, now_s) is not None for key, seat in seats
+        )
+
+    def _give_way(self, wish: Wish, hosts: Collection[WorkerFacts], now_s: float) -> Retire | None:
+        """The key that makes room at one of these."""
+        found: list[tuple[tuple[bool, bool, float], str, str]] = []
+        for host in hosts:
             if not self._takes_keys(host) or self._has(host.id, wish.key) or self._is_kept_alone(host.id):
                 continue
+            if self._emptied.get(host.id, wish.key) != wish.key:
+                continue
             for key, seat in self._seats[host.id].items():
-                group = self._facts.groups[key]
-                if seat.state is not WorkerState.READY or seat.id in self._leaving or not self._may_leave(group):
-                    continue
-                if not group.busy:
-                    found.append((False, False, seat.idle_since_s, seat.id, key))
-                elif wish.starved and now_s - seat.since_s >= self._settings.min_run_s:
-                    found.append((True, seat.held > 0, seat.since_s, seat.id, key))
+                rank = None if seat.id in self._leaving else self._rank(key, seat, wish, now_s)
+                if rank is not None:
+                    found.append((rank, seat.id, key))
         if not found:
             return None
-        *_, seat_id, key = min(found)
+        _, seat_id, key = min(found)
         self._leaving.add(seat_id)
         return Retire(key, seat_id, f"room for {wish.key!r}")
 
-    def _replace(self) -> Retire | None:
-        """A worker of an older version goes where there is no room beside it: it gets no key, and others wait. One at a
-        time."""
-        old = [one for one in self._hosts if not one.pending and one.version != self._facts.version]
-        if not self._facts.version or not old or any(not one.active for one in self._facts.spares):
+    def _rank(self, key: str, seat: WorkerFacts, wish: Wish, now_s: float) -> tuple[bool, bool, float] | None:
+        """Of a key that may give way to the wish: the lowest goes first. None: it may not."""
+        group = self._facts.groups[key]
+        if seat.state is not WorkerState.READY or not self._may_leave(group):
             return None
-        host = min(old, key=lambda one: (self._count(one.id), one.id))
+        if not group.busy:
+            return False, False, seat.idle_since_s
+        if wish.starved and now_s - seat.since_s >= self._settings.min_run_s:
+            return True, seat.held > 0, seat.since_s
+        return None
+
+    def _replace(self) -> Retire | None:
+        """A worker that gets no key, while others wait, goes where there is no room beside it: one of an older version;
+        or one without a key, whose place takes none now and another place would. One at a time."""
+        if any(not one.active for one in self._facts.spares):
+            return None
+        old = [one for one in self._hosts if not one.pending and self._is_old(one)]
+        if old:
+            host, why = min(old, key=lambda one: (self._count(one.id), one.id)), "an older version, and a key waits"
+        else:
+            memory, books = self._costs.memory(NO_KEY), self._placement.books.values()
+            found = [one for one in self._hosts if not (one.pending or self._count(one.id) or self._takes_keys(one))]
+            if not found or not any(book.usable and book.will_have_room(memory) for book in books):
+                return None
+            host, why = found[-1], "its place takes no key, and one waits"
         self._hosts.remove(host)
-        return self._retire(host, "an older version, and a key waits")
+        return self._retire(host, why)
+
+    def _is_old(self, host: WorkerFacts) -> bool:
+        return bool(self._facts.version) and host.version != self._facts.version
 
     def _may_leave(self, group: GroupFacts) -> bool:
         return not group.pinned and len(group.active) > self._settings.min
@@ -226,7 +277,7 @@ class SharedWorkers:
         kept = []
         for host in free:
             book = self._placement.books.get(host.place)
-            if self._facts.version and host.version != self._facts.version:
+            if self._is_old(host):
                 yield self._retire(host, "an older version")
             elif book is not None and book.short:
                 yield self._retire(host, "the place is short of memory")

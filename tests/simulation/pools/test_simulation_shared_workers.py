@@ -22,9 +22,9 @@ def busy_keys_give_way(patch: pytest.MonkeyPatch) -> None:
     """Whatever waits or is held."""
     give_way = SharedWorkers._give_way
 
-    def given(self: SharedWorkers, wish: Any, now_s: float) -> Any:
+    def given(self: SharedWorkers, *wanted: Any) -> Any:
         self._facts = replace(self._facts, groups={key: _idle(each) for key, each in self._facts.groups.items()})
-        return give_way(self, wish, now_s)
+        return give_way(self, *wanted)
 
     patch.setattr(SharedWorkers, "_give_way", given)
 

@@ -293,6 +293,24 @@ def test_a_queue_that_is_full_of_what_it_took_before_a_crash_takes_it_once(group
     assert got == [b"1"]
 
 
+def test_what_is_put_back_because_its_exchange_is_not_known_is_no_repeat_of_itself() -> None:
+    world = World()
+    client = world.client()
+    wire(client)
+    cache(world).halted = True
+    for body, value in ((b"1", "a"), (b"2", "a")):
+        publish(client, body, value)
+    exchanges = world.node.vhosts["/"].router._exchanges
+    its = exchanges.pop("x")
+    cache(world).halted = False
+    cache(world).ring.mark()
+    world.turn()
+    assert world.queue("q").ready == 0
+    exchanges["x"] = its
+    world.wait(2000)
+    assert taken(client) == [b"1"]
+
+
 def test_a_publisher_names_no_queues() -> None:
     world = World()
     client = world.client()

@@ -134,6 +134,19 @@ def test_a_worker_of_an_older_version_goes_where_a_key_finds_no_room_beside_it()
     assert policy(max_workers=2).step(pool(*leaving, groups=full, version="2"), 0.0) == [], "one at a time"
 
 
+def test_a_worker_without_a_key_goes_if_its_place_takes_none_and_another_one_would() -> None:
+    hosts = (worker("w"), worker("x", place="q"))
+    groups = (idle("w", "a", held=1), idle("w", "b", held=1), group("k", ready=1))
+    given = {"p": PlaceFacts("p", 1000), "q": PlaceFacts("q", 1000, suspended=True)}
+    kept = pool(*hosts, groups=groups, given=given, spares_wanted=1)
+    assert policy(max_workers=2).step(kept, 0.0) == [Retire(NO_KEY, "x", "its place takes no key, and one waits")]
+    leaving = (worker("w"), worker("x", "retiring", place="q"), worker("y", place="q"))
+    going = pool(*leaving, groups=groups, given=given, spares_wanted=1)
+    assert policy(max_workers=3).step(going, 0.0) == [Stop(NO_KEY, "x", "retired and empty")], "one at a time"
+    full = pool(*hosts, groups=groups, given={**given, "p": PlaceFacts("p", 150)}, spares_wanted=1)
+    assert policy(max_workers=2).step(full, 0.0) == [], "nothing could be started in its place"
+
+
 def test_a_place_that_is_short_of_memory_ends_a_worker_all_of_whose_keys_idle() -> None:
     one = policy(max_workers=9)
     groups = (idle("a", "k"), idle("b", "l"))
@@ -185,6 +198,46 @@ def test_a_key_that_has_lost_workers_is_tried_alone() -> None:
     assert policy().step(more, 0.0) == [], "its worker gets no other key"
     beside = pool(worker("w"), groups=(group("s", seat("w", "s"), ready=1, suspects=True), idle("w", "a")))
     assert policy().step(beside, 0.0) == [Retire("a", seat_of("w", "a"), "'s' has lost workers: it is tried alone")]
+
+
+def test_a_worker_is_emptied_for_a_key_with_suspects_and_gets_no_other_one_until_then() -> None:
+    one = policy(starve_s=30, min_run_s=10)
+    since_s, leaving, served = {"b": 0.0, "c": 0.0}, set[str](), -1.0
+    for at_s in map(float, range(120)):
+        groups = [group("s", *(seat("w", "s", since_s=at) for at in (since_s.get("s"),) if at is not None),
+                        ready=1, suspects=True)]  # fmt: skip
+        for key in "bc":  # more is always there
+            state, held = ("retiring", 0) if key in leaving else ("ready", 1)
+            seats = [seat("w", key, state, since_s[key], held=held)] if key in since_s else []
+            groups.append(group(key, *seats, ready=5, held=held * len(seats), arrived=int(at_s) + 5, settled=int(at_s)))
+        for order in one.step(pool(worker("w"), groups=tuple(groups)), at_s):
+            if isinstance(order, Retire):
+                leaving.add(order.key)
+            elif isinstance(order, Stop):
+                del since_s[order.key]
+                leaving.discard(order.key)
+            elif isinstance(order, Assign):
+                since_s[order.key] = at_s
+        if "s" in since_s:
+            served = at_s
+            break
+    assert since_s.keys() == {"s"}
+    assert 30 < served < 50
+
+
+def test_a_key_does_not_give_way_to_one_with_suspects_that_has_nothing_of_it() -> None:
+    lost = group("s", ready=1, suspects=True)
+    groups = (lost, idle("w", "a"), idle("w", "b", held=1))
+    assert policy().step(pool(worker("w"), groups=groups), 6.0) == [], "the other one stays"
+    both = (lost, idle("w", "a"), idle("w", "b"), idle("x", "c"), idle("x", "d", pinned=True))
+    one, hosts = policy(max_workers=2), (worker("w"), worker("x"))
+    assert one.step(pool(*hosts, groups=both), 6.0) == [Retire("a", seat_of("w", "a"), "room for 's'")]
+    gone = (lost, group("a", ready=1), *both[2:])
+    assert one.step(pool(*hosts, groups=gone), 7.0) == [
+        Retire("b", seat_of("w", "b"), "room for 's'"), Retire("c", seat_of("x", "c"), "room for 'a'"),
+    ]  # fmt: skip
+    without = pool(*hosts, groups=(group("a", ready=1), *both[2:]))
+    assert one.step(without, 8.0) == [Assign("a", "w")], "nobody waits for it any more"
 
 
 # ---- at the controller ----
