@@ -21,6 +21,8 @@ place's label. 4. A launch that ended keeps its record at the driver until the m
    `lost_place_s` = 30 s, at which the controller launches them elsewhere. Not where the place is shared (Kubernetes).
 6. At most IN_FLIGHT_MAX starts at once and STARTS_PER_S in a second, for all drivers of the place together.
 7. *Absent, begun* holds only of a list that was asked for after the start was answered.
+8. A list without a worker that ends takes nothing off its time, for lists may be short by mistake: KILL comes when it
+   was due, and is put off only to the next list that has the worker. After UNLISTED_MS without it the worker is gone.
 
 Invariants: of a launch at most one process lives (I4: Start only where rule 4 and 7 leave no other reading); no process
 without a launch lives longer than a fence and two rounds (I6).
@@ -44,6 +46,8 @@ LEASE_STOP_MS: Final = 15_000
 LEASE_KILL_MS: Final = 25_000
 TELL_AGAIN_MS: Final = 5_000
 KILL_AGAIN_MS: Final = 2_000
+UNLISTED_MS: Final = 10_000
+"""All lists of so long are not short by mistake."""
 SECOND_MS: Final = 1_000
 
 
@@ -177,6 +181,13 @@ class Pace:
 class _Ending:
     kill_ms: int
     killed_ms: int | None = None
+    unlisted_ms: int | None = None
+    """Since when no list has it."""
+
+    @property
+    def due_ms(self) -> int:
+        """When KILL is due, or is again."""
+        return self.kill_ms if self.killed_ms is None else self.killed_ms + KILL_AGAIN_MS
 
 
 @dataclass(slots=True)
@@ -196,7 +207,6 @@ class Books:
     """When to look again though nothing happens; None: nothing is due."""
     _ending: dict[str, _Ending] = field(default_factory=dict)
     _told_ms: dict[str, int] = field(default_factory=dict)
-    _ends: set[str] = field(default_factory=set)
 
     # -- what came of a start -----------------------------------------------------------------------------------------
 
@@ -219,7 +229,7 @@ class Books:
             return []
         own = {seen.worker_id: seen for seen in listed.workers if self.is_ours(seen)}
         self._forget(view)
-        self._ends = set()
+        self._forget_ends(view, own, now_ms)
         actions: list[Action] = []
         for worker_id, wanted in view.launches.items():
             seen = own.get(worker_id)
@@ -240,8 +250,6 @@ class Books:
                 else:
                     actions += self._end(worker_id, FENCED_S, now_ms)
         actions += self._fence(view, own.values(), now_ms)
-        for worker_id in self._ending.keys() - self._ends:  # a lease came back: the next end begins with TERM again
-            del self._ending[worker_id]
         return actions
 
     def is_ours(self, seen: Seen) -> bool:
@@ -280,7 +288,6 @@ class Books:
 
     def _end(self, worker_id: str, grace_s: float, now_ms: int) -> Sequence[Action]:
         """TERM once, KILL when its time is over and then again; a shorter grace shortens the time that is left."""
-        self._ends.add(worker_id)
         kill_ms = now_ms + int(grace_s * 1000)
         ending = self._ending.get(worker_id)
         if ending is None:
@@ -288,9 +295,8 @@ class Books:
             self._look_at(kill_ms)
             return (Stop(worker_id, grace_s),)
         ending.kill_ms = min(ending.kill_ms, kill_ms)
-        due_ms = ending.kill_ms if ending.killed_ms is None else ending.killed_ms + KILL_AGAIN_MS
-        if now_ms < due_ms:
-            self._look_at(due_ms)
+        if now_ms < ending.due_ms:
+            self._look_at(ending.due_ms)
             return ()
         ending.killed_ms = now_ms
         self._look_at(now_ms + KILL_AGAIN_MS)
@@ -301,7 +307,7 @@ class Books:
         since_ms = view.unleased_since_ms
         if since_ms is None or self.shared:
             return []
-        if now_ms < since_ms + LEASE_STOP_MS:
+        if not self._is_fenced(view, now_ms):
             self._look_at(since_ms + LEASE_STOP_MS)
             return []
         left_s = max(0, since_ms + LEASE_KILL_MS - now_ms) / 1000
@@ -311,6 +317,29 @@ class Books:
             if seen.state is not State.EXITED
             for action in self._end(seen.worker_id, left_s, now_ms)
         ]
+
+    def _is_fenced(self, view: View, now_ms: int) -> bool:
+        """All workers of the place are to end."""
+        since_ms = view.unleased_since_ms
+        return since_ms is not None and not self.shared and now_ms >= since_ms + LEASE_STOP_MS
+
+    def _forget_ends(self, view: View, own: Mapping[str, Seen], now_ms: int) -> None:
+        """Of those that have ended, and of those that are to run: the next end begins with TERM again. Rule 8."""
+        fenced = self._is_fenced(view, now_ms)
+        for worker_id, ending in tuple(self._ending.items()):
+            seen, wanted = own.get(worker_id), view.launches.get(worker_id)
+            if seen is None and ending.unlisted_ms is None:
+                ending.unlisted_ms = now_ms
+            elif seen is not None:
+                ending.unlisted_ms = None
+            has_ended = seen is not None and seen.state is State.EXITED
+            is_gone = ending.unlisted_ms is not None and now_ms >= ending.unlisted_ms + UNLISTED_MS
+            is_to_run = wanted is not None and wanted.state is Launch.WANTED and not fenced
+            if has_ended or is_gone or is_to_run:
+                del self._ending[worker_id]
+            elif ending.unlisted_ms is not None:
+                due_ms = ending.due_ms if now_ms < ending.due_ms else now_ms + KILL_AGAIN_MS
+                self._look_at(min(due_ms, ending.unlisted_ms + UNLISTED_MS))
 
     def _forget(self, view: View) -> None:
         """What the map does not have any more has no entry."""

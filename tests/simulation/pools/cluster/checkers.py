@@ -84,6 +84,12 @@ class Checkers:
 
     # -- the log
 
+    def proposes(self, command: c.AnyCommand) -> None:
+        """A node thinks of it. What its policy needs is asked now: it may die before the moment is over, and its
+        command comes into the log all the same."""
+        if isinstance(command, (c.LaunchWorkers, c.AssignWorkers)):
+            self._note_needs()
+
     def before(self, command: c.AnyCommand) -> None:
         """The log is about to have it: what its map says before it counts."""
         truth = self._world.nodes.truth

@@ -157,6 +157,8 @@ class Nodes(Cluster):
         self.slow_ms = (0, 50)
         """A command is so long under way."""
         self.latency_ms = 0
+        self.proposes: Callable[[c.AnyCommand], None] = lambda _command: None
+        """Told of each command as a node thinks of it."""
         self.applied: Callable[[Applied], None] = lambda _applied: None
         self.before: Callable[[c.AnyCommand], None] = lambda _command: None
         self.given_up = False
@@ -182,6 +184,7 @@ class Nodes(Cluster):
         self.applied(self.truth.apply(LogIndex(len(self.log)), command))
 
     def propose(self, site: Member, command: c.AnyCommand, done: Any) -> None:
+        self.proposes(command)
         self._nth += 1
         at_ms = max(site.proposed_ms, self.now_ms + self.rng.randint(*self.slow_ms))
         site.proposed_ms = at_ms  # those of one node keep their order

@@ -83,6 +83,7 @@ class World:
         self._patch.start()
         self.loop = Clockwork(lambda: self.now_ms)
         self.checkers = Checkers(self)
+        self.nodes.proposes = self.checkers.proposes
         self.nodes.before = self.checkers.before
         self.nodes.applied = self.checkers.applied
         self.sites = {name: Site(self, member, places * MEMORY) for name, member in self.nodes.sites.items()}

@@ -9,6 +9,7 @@ from clusterbroker.broker.foreman.reconcile import (
     FENCED_S,
     IN_FLIGHT_MAX,
     STARTS_PER_S,
+    UNLISTED_MS,
     Action,
     Books,
     Gone,
@@ -153,6 +154,38 @@ def test_a_revoke_shortens_the_grace_of_one_that_retires() -> None:
     assert decided(of, view(wanted(Launch.REVOKED)), seen(State.RUNNING), now_ms=1000) == []
     assert of.next_ms == 6000
     assert decided(of, view(wanted(Launch.REVOKED)), seen(State.RUNNING), now_ms=6000) == [Kill(W)]
+
+
+@pytest.mark.parametrize("what", [view(), view(wanted(Launch.REVOKED))], ids=["no launch", "revoked"])
+def test_a_list_that_lacks_a_worker_by_mistake_does_not_put_off_its_kill(what: View) -> None:
+    of = books()
+    assert decided(of, what, seen(State.RUNNING), now_ms=0) == [Stop(W, FENCED_S)]
+    of.started(W, 0)
+    decided(of, what, now_ms=3000)
+    assert of.next_ms == 5000
+    assert decided(of, what, seen(State.RUNNING), now_ms=3500) == []
+    decided(of, what, now_ms=5000)
+    assert of.next_ms == 7000, "a list that has it is waited for"
+    assert decided(of, what, seen(State.RUNNING), now_ms=6000) == [Kill(W)]
+
+
+def test_the_kill_of_a_lost_lease_is_not_put_off_by_a_list_either() -> None:
+    of = books()
+    what = view(wanted(), fresh=False, unleased_since_ms=0)
+    assert decided(of, what, seen(State.RUNNING), now_ms=15_000) == [Stop(W, 10.0)]
+    decided(of, what, now_ms=20_000)
+    assert decided(of, what, seen(State.RUNNING), now_ms=25_000) == [Kill(W)]
+
+
+def test_a_worker_that_ends_and_is_not_listed_for_long_is_gone() -> None:
+    of = books()
+    decided(of, view(), seen(State.RUNNING), now_ms=0)
+    rounds, now_ms = 0, 1000
+    while of.next_ms is not None:
+        decided(of, view(), now_ms=now_ms)
+        rounds, now_ms = rounds + 1, of.next_ms or now_ms
+    assert (rounds, now_ms) == (5, 1000 + UNLISTED_MS)
+    assert decided(of, view(), seen(State.RUNNING), now_ms=20_000) == [Stop(W, FENCED_S)]
 
 
 def test_without_a_lease_term_after_15_s_and_kill_at_25_s() -> None:

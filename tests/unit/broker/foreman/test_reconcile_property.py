@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clusterbroker.broker.foreman.reconcile import (
+    UNLISTED_MS,
     Books,
     Gone,
     Kill,
@@ -144,3 +145,24 @@ def test_i4_i6(steps: list[tuple[str, object]]) -> None:
     assert all(state is Launch.WANTED for state in world.launches.values()), "each launch that should end has a Gone"
     assert live == world.launches.keys(), "and each that should not, runs"
     assert world.records == live, "nothing is left of the others"
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.booleans(), max_size=60), st.sampled_from([None, Launch.RETIRING, Launch.REVOKED]))
+def test_kill_comes_with_the_first_list_after_its_time(lies: list[bool], state: Launch | None) -> None:
+    """However many lists before it lack the worker, if not all of UNLISTED_MS do."""
+    books = Books("c", "p")
+    launches = {} if state is None else {IDS[0]: Wanted(spec(IDS[0], grace_s=5.0), state)}
+    seen = Seen(IDS[0], State.RUNNING, "c", "p")
+    books.decide(View(launches, True), Listed(0, (seen,)), 0)
+    books.started(IDS[0], 0)
+    missed = 0
+    for round_, lies_now in enumerate(lies, 1):
+        now_ms = STEP_MS * round_
+        lies_now = lies_now and missed * STEP_MS < UNLISTED_MS
+        missed = missed + 1 if lies_now else 0
+        done = books.decide(View(launches, True), Listed(now_ms, () if lies_now else (seen,)), now_ms)
+        assert not any(isinstance(action, Stop) for action in done), "its time does not begin anew"
+        if not lies_now and now_ms >= 5_000:
+            assert Kill(IDS[0]) in done
+            return
