@@ -23,7 +23,7 @@ from tests.faults.test_cluster_damage import asides, cluster_of_three, connect, 
 pytestmark = pytest.mark.processes
 BURST = 1_000_000 if budget.ALL else 10_000
 LEAD_S = 200.0 if budget.ALL else 4.0
-"""Publishing takes less."""
+"""Publishing takes less, as a rule."""
 MEMORY_BYTES = 64 << 20
 """More than before at most, beside 200 bytes for each message."""
 WAITING = 200
@@ -39,16 +39,23 @@ def wired(channel: BlockingChannel, **arguments: Any) -> None:
 def test_a_burst_of_due_messages_arrives_once_and_in_order(make_node: Callable[..., NodeProcess]) -> None:
     """1,000,000 in the tier `all`; nobody consumes them before the last is there."""
     node = make_node().start()
-    due_ms = int((time.time() + LEAD_S) * 1000)
     with pika.BlockingConnection(pika.URLParameters(node.url)) as connection:
         channel = connection.channel()
         wired(channel)
-        for number in range(BURST):
-            headers = {"x-deliver-at": due_ms + number * 1000 // BURST}
-            about = pika.BasicProperties(headers=headers, delivery_mode=2)
-            channel.basic_publish("later", "k", b"%d" % number, about)
-        waiting = channel.queue_declare("q", passive=True).method.message_count
-        assert waiting == 0 or time.time() * 1000 >= due_ms, "none is early"
+        for attempt in range(4):  # what is over when it is published goes at once, before what is about to leave
+            due_ms = int((time.time() + LEAD_S * 3**attempt) * 1000)
+            for number in range(BURST):
+                headers = {"x-deliver-at": due_ms + number * 1000 // BURST}
+                about = pika.BasicProperties(headers=headers, delivery_mode=2)
+                channel.basic_publish("later", "k", b"%d" % number, about)
+            waiting = channel.queue_declare("q", passive=True).method.message_count
+            if time.time() * 1000 < due_ms:
+                break
+            wait_for(
+                lambda: channel.queue_declare("q", passive=True).method.message_count == BURST, "all are there", 600
+            )
+            channel.queue_purge("q")
+        assert waiting == 0, "none is early"
         before_bytes = node.rss_bytes
 
         def count() -> int:
