@@ -75,7 +75,7 @@ def _failed(request: Request) -> None:
     if launch is None or not isinstance(key, str) or node.map.pools.assignment(launch_id, key) is None:
         request.refuse(404, "that is no key of this worker")
         return
-    node.pool_desk.tell_key_failed(KeyFailed(launch.pool_id, launch_id, key, reason))
+    node.pool_desk.tell_controller(KeyFailed(launch.pool_id, launch_id, key, reason))
     request.answer({"outcome": "told"})
 
 

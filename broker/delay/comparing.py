@@ -176,19 +176,19 @@ class ComparingQueue(DelayQueue):
         if before is not None:
             if before[0] >= seq:  # it was read again, and keeps its place in the order
                 return
-            del self._entries[value]
-            self._drop_entry(before[0])
-            if before[1] != FOREVER:
-                self._ages.void(before[0])
+            self._forget_value(value)
         self._entries[value] = seq, until_ms if until_ms >= 0 else FOREVER
         if until_ms >= 0:
             self._ages.add(max(until_ms, 1), seq)
         while len(self._entries) > self._most:
-            oldest, (its_seq, its_until_ms) = next(iter(self._entries.items()))
-            del self._entries[oldest]
-            self._drop_entry(its_seq)
-            if its_until_ms != FOREVER:
-                self._ages.void(its_seq)
+            self._forget_value(next(iter(self._entries)))
+
+    def _forget_value(self, value: bytes) -> None:
+        """Its entry leaves before its time."""
+        seq, until_ms = self._entries.pop(value)
+        self._drop_entry(seq)
+        if until_ms != FOREVER:
+            self._ages.void(seq)
 
     def _drop_entry(self, seq: int) -> None:
         """An entry leaves, if it has not."""

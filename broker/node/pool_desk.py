@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from clusterbroker.broker.pools.group_queue import GroupQueue
 from clusterbroker.broker.pools.messages import (
     AskPool,
+    ControllerTold,
     GroupTold,
     KeyFailed,
     PlaceTold,
@@ -79,8 +80,8 @@ class PoolDesk:
             GroupTold: lambda _peer, told, _: self.tell_controller(told, again=False),
             WorkerTold: lambda _peer, told, _: self.tell_controller(told, again=False),
             StartsFail: lambda _peer, told, _: self._failure(told),
-            SpareTold: lambda _peer, told, _: self._tell_spare(told, again=False),
-            KeyFailed: lambda _peer, told, _: self.tell_key_failed(told, again=False),
+            SpareTold: lambda _peer, told, _: self.tell_controller(told, again=False),
+            KeyFailed: lambda _peer, told, _: self.tell_controller(told, again=False),
             AskPool: lambda _peer, told, _: self._tell_all(told.pool_id),
         }
 
@@ -224,30 +225,11 @@ class PoolDesk:
 
     # -- what is told -------------------------------------------------------------------------------------------
 
-    def tell_controller(self, told: GroupTold | WorkerTold, again: bool = True) -> None:
+    def tell_controller(self, told: ControllerTold, again: bool = True) -> None:
         """Of a group, or a worker. `again`: the controller may be elsewhere."""
         queue = self._fleet_of(told.pool_id)
-        if queue is None:
-            if again:
-                self._to_controller(told.pool_id, told)
-        elif isinstance(told, GroupTold):
-            queue.group_told(told)
-        else:
-            queue.worker_told(told)
-
-    def _tell_spare(self, told: SpareTold, again: bool = True) -> None:
-        """To the controller. `again`: it may be elsewhere."""
-        queue = self._fleet_of(told.pool_id)
         if queue is not None:
-            queue.spare_told(told)
-        elif again:
-            self._to_controller(told.pool_id, told)
-
-    def tell_key_failed(self, told: KeyFailed, again: bool = True) -> None:
-        """To the controller. `again`: it may be elsewhere."""
-        queue = self._fleet_of(told.pool_id)
-        if queue is not None:
-            queue.key_failed(told)
+            queue.told(told)
         elif again:
             self._to_controller(told.pool_id, told)
 
@@ -295,7 +277,7 @@ class PoolDesk:
         for worker_id in self._asking:
             launch = self._node.map.pools.launch(worker_id)
             if launch is not None and launch.pool_id == pool_id:
-                self._tell_spare(SpareTold(pool_id, worker_id))
+                self.tell_controller(SpareTold(pool_id, worker_id))
         self.tell_again(pool_id)
 
     # -- launches -----------------------------------------------------------------------------------------------
@@ -311,7 +293,7 @@ class PoolDesk:
         else:
             self._asking[launch_id] = known, told
         if launch.spare:
-            self._tell_spare(SpareTold(launch.pool_id, launch_id))
+            self.tell_controller(SpareTold(launch.pool_id, launch_id))
 
     def _has_news(self, launch: Launch, known: Mapping[str, int]) -> bool:
         pools = self._node.map.pools

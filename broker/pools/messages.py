@@ -121,4 +121,6 @@ class KeyFailed(PoolMessage, frozen=True, tag=136):
     why: Text
 
 
-AnyPool = PlaceTold | GroupTold | WorkerTold | StartsFail | AskPool | SpareTold | KeyFailed
+ControllerTold = GroupTold | WorkerTold | SpareTold | KeyFailed
+"""What the controller of a pool is told."""
+AnyPool = PlaceTold | ControllerTold | StartsFail | AskPool

@@ -11,7 +11,7 @@ from typing import Final
 
 from clusterbroker.broker.pools.controller import Controller
 from clusterbroker.broker.pools.fleet import Fleet, Ordered
-from clusterbroker.broker.pools.messages import GroupTold, KeyFailed, SpareTold, WorkerTold
+from clusterbroker.broker.pools.messages import ControllerTold, GroupTold, SpareTold, WorkerTold
 from clusterbroker.broker.pools.passing_queue import AGAIN_MS, PassingPoolQueue
 from clusterbroker.broker.queues.dead_lettering.death import Reason
 from clusterbroker.broker.queues.dead_lettering.dropped import died_of
@@ -175,23 +175,20 @@ class OrphanQueue(PassingPoolQueue):
                 self.fleet.retry(key)
             self.group_changed(key)
 
-    def group_told(self, told: GroupTold) -> None:
-        """By the owner of its queue."""
-        if self.fleet is not None:
-            self.fleet.told(told, self.node.now_ms / 1000)
-            self.ring.mark()
-
-    def worker_told(self, told: WorkerTold) -> None:
-        """By its place, or by itself."""
-        if self.fleet is not None:
-            self.fleet.worker_told(told, self.node.now_ms / 1000)
-            self.ring.mark()
-
-    def spare_told(self, told: SpareTold) -> None:
-        """By the node where it waits for its key."""
-        if self.fleet is not None:
-            self.fleet.spare_told(told, self.node.now_ms / 1000)
-            self.ring.mark()
+    def told(self, told: ControllerTold) -> None:
+        """Of a group by the owner of its queue, of a worker by its place, by itself, or by the node where it asks."""
+        if self.fleet is None:
+            return
+        now_s = self.node.now_ms / 1000
+        if isinstance(told, GroupTold):
+            self.fleet.told(told, now_s)
+        elif isinstance(told, WorkerTold):
+            self.fleet.worker_told(told, now_s)
+        elif isinstance(told, SpareTold):
+            self.fleet.spare_told(told, now_s)
+        else:
+            self.fleet.key_failed(told, now_s)
+        self.ring.mark()
 
     def launch_changed(self, launch: Launch) -> None:
         """It was ordered, assigned, retired or revoked."""
@@ -206,12 +203,6 @@ class OrphanQueue(PassingPoolQueue):
                 self.fleet.key_ended(one)
             else:
                 self.fleet.key_changed(one, self.node.now_ms / 1000)
-            self.ring.mark()
-
-    def key_failed(self, told: KeyFailed) -> None:
-        """A worker that serves several says so."""
-        if self.fleet is not None:
-            self.fleet.key_failed(told, self.node.now_ms / 1000)
             self.ring.mark()
 
     def launch_ended(self, launch: Launch, exit_status: int | None, peak_bytes: int) -> None:

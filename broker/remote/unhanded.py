@@ -14,12 +14,11 @@ from clusterbroker.broker.queues.stumble import Stumble, Unfit
 from clusterbroker.broker.remote.host import ProxyHost
 
 
-def unhanded(queue: QueueHandle, host: ProxyHost, errors: Sequence[Stumble | Unfit]) -> int:
-    """What becomes of them; how many these are."""
+def unhanded(queue: QueueHandle, host: ProxyHost, errors: Sequence[Stumble | Unfit]) -> None:
+    """What becomes of them."""
     for error in errors:
         if isinstance(error, Unfit):
             queue.requeue(error.seq, True)
             error.end()
         else:
             host.delivery_stumbled(queue, error)
-    return len(errors)
