@@ -27,19 +27,17 @@ from clusterbroker.cluster.wiring.pool_entities import NO_KEY
 from .admission import Wish
 from .facts import GroupFacts, PoolFacts, Settings, WorkerFacts, WorkerState
 from .failures import Failures
+from .keyless import Keyless
 from .orders import Assign, Launch, Order, Retire
 from .placement import EVICT_IDLE_S, Costs, Placement
 
 
-class SharedWorkers:
+class SharedWorkers(Keyless):
     """Of one policy. Each step: `open`, then `answer` for each wish, then `rest`."""
 
     def __init__(self, settings: Settings, costs: Costs, placement: Placement, failures: Failures) -> None:
         self._settings = settings
-        self._costs = costs
-        self._placement = placement
-        self.failures = failures
-        self._facts = PoolFacts({}, {})
+        super().__init__(costs, placement, failures)
         self._hosts: list[WorkerFacts] = []
         """That are not on their way out: ready ones first."""
         self._seats: dict[str, dict[str, WorkerFacts]] = {}
@@ -54,15 +52,11 @@ class SharedWorkers:
         """Keys for which workers are on their way that the log has not named yet."""
         self._returning = 0
         """Seats that come free, and that no key has been promised yet."""
-        self._started = False
-        self._missing = 0
 
     def open(self, facts: PoolFacts, stopped: Collection[str], retired: Collection[str]) -> None:
         """Begin a step, with the books of placement open. `stopped`, `retired`: workers, and keys at workers, that this
         step has put out already."""
-        self._facts = facts
-        self._started = False
-        self._missing = 0
+        self._open(facts)
         active = [one for one in facts.spares if one.active and one.id not in stopped]
         self._hosts = sorted(active, key=lambda one: (one.state is not WorkerState.READY, one.since_s, one.id))
         self._seats = {one.id: {} for one in facts.spares}
@@ -308,13 +302,3 @@ class SharedWorkers:
     def keys_of(self, host: str) -> Collection[str]:
         """As the step found them."""
         return self._seats.get(host, {}).keys()
-
-    def restless(self, now_s: float, suspended: bool) -> bool:
-        """Something of them changes without an event. `suspended`: so are places, for a time."""
-        if self._started or any(one.state is not WorkerState.READY for one in self._facts.spares):
-            return True
-        if not self._missing:
-            return False
-        if suspended or not self.failures.may_start(NO_KEY, now_s):
-            return True
-        return self._placement.may_have_room(self._costs.memory(NO_KEY))

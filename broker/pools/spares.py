@@ -21,23 +21,18 @@ from clusterbroker.cluster.wiring.pool_entities import NO_KEY
 
 from .facts import PoolFacts, WorkerFacts, WorkerState
 from .failures import Failures
+from .keyless import Keyless
 from .orders import Launch, Order, Retire
 from .placement import Costs, Placement
 
 
-class Spares:
+class Spares(Keyless):
     """Of one policy. Each step: `open`, `surplus`, then `take` or `make_room` for each wish, then `starts`."""
 
     def __init__(self, costs: Costs, placement: Placement, failures: Failures) -> None:
-        self._costs = costs
-        self._placement = placement
-        self.failures = failures
-        self._facts = PoolFacts({}, {})
+        super().__init__(costs, placement, failures)
         self._free: dict[str, WorkerFacts] = {}
         """Those that may get a key: the first to be ready first."""
-        self._missing = 0
-        """That are started as soon as a place has room."""
-        self._started = False
         self._going = 0
         """That are on their way out, and whose end no key has been promised yet."""
         self._unfit: float = math.inf
@@ -49,9 +44,7 @@ class Spares:
 
     def open(self, facts: PoolFacts, stopped: Collection[str]) -> None:
         """Begin a step, with the books of placement open. `stopped`: those that this step has stopped already."""
-        self._facts = facts
-        self._missing = 0
-        self._started = False
+        self._open(facts)
         self._unfit = self._roomless = self._wayless = math.inf
         active = [worker for worker in facts.spares if worker.active and worker.id not in stopped]
         self._going = len(facts.spares) - len(active)
@@ -162,13 +155,3 @@ class Spares:
 
     def _failed_at(self, place: str) -> int:
         return self.failures.failed_at(NO_KEY, place)
-
-    def restless(self, now_s: float, suspended: bool) -> bool:
-        """Something of them changes without an event. `suspended`: so are places, for a time."""
-        if self._started or any(each.state is not WorkerState.READY for each in self._facts.spares):
-            return True
-        if not self._missing:
-            return False
-        if suspended or not self.failures.may_start(NO_KEY, now_s):
-            return True
-        return self._placement.may_have_room(self._costs.memory(NO_KEY))
