@@ -15,6 +15,7 @@ ATTEMPT: Final = "x-attempt"
 DELAY: Final = "x-delay"
 EVENT: Final = "x-event"
 WORKER: Final = "x-worker-id"
+STICKY: Final = "x-sticky"
 TRACE: Final = "traceparent"
 NUMBER_MAX: Final = 2**62
 """One more of it, too, is an integer of AMQP."""

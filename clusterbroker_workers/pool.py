@@ -47,6 +47,11 @@ class Answer:
     headers: Mapping[str, Any]
     correlation_id: str
 
+    @property
+    def worker(self) -> str:
+        """Its worker's id; empty: it does not say."""
+        return h.text(self.headers, h.WORKER) or ""
+
 
 @dataclass(frozen=True, slots=True)
 class _Question:
@@ -168,6 +173,7 @@ class Pool:
         after_s: float = 0.0,
         content_type: str | None = None,
         priority: int | None = None,
+        sticky: Answer | str | None = None,
     ) -> Answer:
         """Ask a worker of the key, and wait for its answer.
 
@@ -175,10 +181,12 @@ class Pool:
         path         header `x-rpc-path`
         idempotent   repeat it when the connection is lost before an answer; else Unsure
         after_s      begin so much later; the timeout counts from then
+        sticky       an answer of before, or a worker's id: that worker is to do it, if it is there and has room within
+                     a second; else any worker of the key
 
         Raises Unserved, WorkerFailed, CallTimeout, Unsure. Not from a running loop: there `call_async`.
         """
-        question = _question(key, body, timeout_s, path, headers, after_s, content_type, priority)
+        question = _question(key, body, timeout_s, path, headers, after_s, content_type, priority, sticky)
         return self._submit(self._ask(question, idempotent)).result()
 
     async def call_async(
@@ -193,9 +201,10 @@ class Pool:
         after_s: float = 0.0,
         content_type: str | None = None,
         priority: int | None = None,
+        sticky: Answer | str | None = None,
     ) -> Answer:
         """`call`, awaited. Cancelling gives the answer up; a worker may do the request all the same."""
-        question = _question(key, body, timeout_s, path, headers, after_s, content_type, priority)
+        question = _question(key, body, timeout_s, path, headers, after_s, content_type, priority, sticky)
         return await asyncio.wrap_future(self._submit(self._ask(question, idempotent)))
 
     def cast(
@@ -209,12 +218,13 @@ class Pool:
         after_s: float = 0.0,
         content_type: str | None = None,
         priority: int | None = None,
+        sticky: Answer | str | None = None,
     ) -> None:
         """A request without an answer; returns when it is confirmed.
 
         `timeout_s` is for both: to be confirmed, and to be begun by a worker. Raises Unserved, CallTimeout, Unsure.
         """
-        question = _question(key, body, timeout_s, path, headers, after_s, content_type, priority)
+        question = _question(key, body, timeout_s, path, headers, after_s, content_type, priority, sticky)
         self._submit(self._tell(question)).result()
 
     def map(
@@ -392,13 +402,17 @@ def _question(
     after_s: float,
     content_type: str | None,
     priority: int | None,
+    sticky: Answer | str | None = None,
 ) -> _Question:
     if not timeout_s > 0:
         raise ValueError("timeout_s is a positive number of seconds")
     if len(key.encode()) > names.NAME_BYTES_MAX:
         raise ValueError(f"a key has at most {names.NAME_BYTES_MAX} bytes of UTF-8")
     content = body.encode() if isinstance(body, str) else bytes(body)
-    return _Question(key, content, timeout_s, path, dict(headers or {}), after_s, content_type, priority)
+    told = dict(headers or {})
+    if worker := sticky.worker if isinstance(sticky, Answer) else sticky:
+        told[h.STICKY] = worker
+    return _Question(key, content, timeout_s, path, told, after_s, content_type, priority)
 
 
 def _answer(message: AbstractIncomingMessage) -> Answer:

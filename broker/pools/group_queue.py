@@ -28,7 +28,8 @@ from clusterbroker.broker.pools.losses import REJECTED, last_return, was_lost
 from clusterbroker.broker.pools.messages import GroupTold
 from clusterbroker.broker.pools.passing_queue import AGAIN_MS
 from clusterbroker.broker.pools.ports import PoolHost
-from clusterbroker.broker.pools.suspects import RequestDispatch
+from clusterbroker.broker.pools.request_dispatch import RequestDispatch
+from clusterbroker.broker.pools.sticky import STICKY_BYTES, sticks_to
 from clusterbroker.broker.pools.times import Followed
 from clusterbroker.broker.queues.dead_lettering.death import Reason
 from clusterbroker.broker.queues.dead_lettering.dropped import is_over
@@ -123,6 +124,13 @@ class GroupQueue(Queue):
         for seq, message in enumerate(messages, first):
             if message.time_ms < now_ms and is_over(self.ring, message, now_ms) and self.ring.set_aside(seq):
                 self.dead_letters.give_up(seq, message, "expired")
+            elif self.subscriptions and (worker := sticks_to(message)):
+                self.dispatch.keep(seq, worker)
+
+    def publish_records(self, records: bytes | memoryview, ticket: Ticket, now_ms: int) -> int:
+        if self.subscriptions and STICKY_BYTES in bytes(records):
+            return self._publish_each(records, ticket, now_ms)
+        return super().publish_records(records, ticket, now_ms)
 
     # -- activity -----------------------------------------------------------------------------------------------
 
@@ -345,6 +353,8 @@ class GroupQueue(Queue):
             return
         if pool.starts_workers and now_ms < self._told_ms + TELL_MS and self._row() != self._told:
             self.node.wake(self, self._told_ms + TELL_MS)
+        if (until_ms := self.dispatch.kept_until_ms) > 0:
+            self.node.wake(self, max(until_ms, now_ms + 1))
         if self._ordered or group.moving or not self.is_empty or (self._pinned and group.state == "active"):
             return
         if group.state == "active":

@@ -15,14 +15,11 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
-from clusterbroker.broker.queues import ring as rings
 from clusterbroker.broker.queues.attributes import SUSPECT
-from clusterbroker.broker.queues.dispatch import Dispatch
 from clusterbroker.broker.queues.ring import Ring
-from clusterbroker.broker.queues.selecting import LOOK_MAX
-from clusterbroker.broker.queues.states import LIMIT, NO_CREDIT, READY, UNACKED
+from clusterbroker.broker.queues.states import READY, UNACKED
 from clusterbroker.broker.queues.subscription import Member
 
 TOLD_MAX: Final = 16_384
@@ -103,43 +100,3 @@ class Suspects:
 
 def _lives(ring: Ring, seq: int) -> bool:
     return any(state in (READY, UNACKED) for _, state, *_ in ring.living(seq, seq, 1))
-
-
-class RequestDispatch(Dispatch):
-    """As the plain hand-out, but for suspects."""
-
-    __slots__ = ("suspects",)
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self.suspects = Suspects(self._queue.ring)
-
-    def _hand(self, credits: list[Any], now_ms: int) -> tuple[int, int]:
-        if not self.suspects.remain():
-            return super()._hand(credits, now_ms)
-        handed, why = 0, NO_CREDIT
-        for credit in credits:
-            if credit.has_credit and self.suspects.holds_none(credit.owner):
-                seq = self._queue.ring.head_place() if credit.selection is None else 0
-                count, why = self._hand_one(credit, now_ms)
-                if count:
-                    handed += count
-                    self.suspects.given(credit.owner, seq)
-                    why = NO_CREDIT  # as far as is known: there may be more
-                elif credit.selection is None:
-                    break  # else it passes over what others take
-        return handed, why
-
-    def _hand_one(self, credit: Any, now_ms: int) -> tuple[int, int]:
-        """One request at most."""
-        if credit.selection is None:
-            return rings.dispatch(self._queue.ring, [credit], now_ms, 1)
-        for _ in range(LOOK_MAX):
-            count, why = self._select([credit], now_ms, 1)
-            if count or why != LIMIT:
-                return count, why
-        return 0, LIMIT
-
-    def restore(self) -> None:
-        super().restore()
-        self.suspects.restore()

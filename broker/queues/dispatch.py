@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from clusterbroker.broker.content.changes import with_change
 from clusterbroker.broker.queues import ring as rings
@@ -56,6 +56,7 @@ class Dispatch:
     delayed  heap of (when, seq, counted): messages that wait to return
     """
 
+    selects_by: ClassVar[type[Selecting]] = Selecting
     __slots__ = (
         "_ahead", "_annotation", "_dead_letters", "_getters", "_patience", "_queue", "came_ms", "delayed", "selecting",
         "sweeping",
@@ -150,7 +151,7 @@ class Dispatch:
     def consumer_came(self, member: Member) -> None:
         """A consumer is about to stand in the line."""
         if member.filter is not None and self.selecting is None:
-            self.selecting = Selecting(self._queue, self.sweeping)
+            self.selecting = self.selects_by(self._queue, self.sweeping)
         if self.selecting is not None:
             self.selecting.came(member)
 
@@ -286,7 +287,7 @@ class Dispatch:
 
     def exclude(self, seqs: Iterable[int], link: str, lasting: bool = False) -> None:
         """The link never gets these messages again; `lasting`: another owner knows it as well."""
-        self.selecting = self.selecting or Selecting(self._queue, self.sweeping)
+        self.selecting = self.selecting or self.selects_by(self._queue, self.sweeping)
         self.selecting.exclude(seqs, link, lasting)
 
     def restore(self) -> None:
@@ -294,7 +295,7 @@ class Dispatch:
         if self.sweeping is not None:
             self.sweeping.begin()
         if self._queue.ring.has_attributes and EXCLUDED.names(self._queue.ring.attributes):
-            self.selecting = Selecting(self._queue, self.sweeping)
+            self.selecting = self.selects_by(self._queue, self.sweeping)
             self.selecting.restore()
 
     def modify(self, seq: int, modification: Modification) -> None:

@@ -151,6 +151,8 @@ class Caller(Agent):
         self._tag += 1
         self._open[self._tag] = request
         more: dict[str, Any] = {"expiration": str(expiration_ms)} if expiration_ms else {}
+        if meant := world.meant(key):
+            more["headers"] = {"x-sticky": meant}
         exchange, address = ("", f"{POOL}-req-{key}") if by_name else (POOL, key)
         socket.raw(
             socket.content(

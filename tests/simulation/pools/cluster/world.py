@@ -69,6 +69,9 @@ class World:
         """Nodes are well all the time, and so are places: I8 holds at each moment."""
         self.checks_suspects = False
         """Nodes are well, and workers hold several requests: rule 35 holds at each moment."""
+        self._stickiness = random.Random(f"sticky {seed}")  # one of its own: runs without it are those of before
+        self.sticky = self._stickiness.choice((0.0, 0.0, 0.6))
+        """Chance: a request is meant for a worker of its key."""
         self.counts: Counter[str] = Counter()
         self.disturbed_ms = 0
         """When something failed last."""
@@ -148,6 +151,13 @@ class World:
         self.disturbed_ms = self.now_ms
 
     # -- requests
+
+    def meant(self, key: str) -> str:
+        """The worker that a request is meant for; empty: any."""
+        if self._stickiness.random() >= self.sticky:
+            return ""
+        workers = sorted(self.nodes.truth.pools.workers_of(self.pool.pool_id, key))
+        return self._stickiness.choice(workers) if workers else "nobody"
 
     def request(self, key: str, poison: bool, ttl_ms: int, by_name: bool) -> Request:
         request = Request(len(self.requests), key, self.now_ms, ttl_ms, poison=poison, by_name=by_name)

@@ -1,0 +1,73 @@
+"""The hand-out of requests: alone while there are suspects, and first to the worker that a sticky one is meant for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from clusterbroker.broker.pools.sticky import Sticking
+from clusterbroker.broker.pools.suspects import Suspects
+from clusterbroker.broker.queues import ring as rings
+from clusterbroker.broker.queues.dispatch import Dispatch
+from clusterbroker.broker.queues.selecting import LOOK_MAX
+from clusterbroker.broker.queues.states import LIMIT, NO_CREDIT
+
+
+class RequestDispatch(Dispatch):
+    """See the module."""
+
+    selects_by = Sticking
+    selecting: Sticking | None
+    __slots__ = ("suspects",)
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.suspects = Suspects(self._queue.ring)
+
+    def keep(self, seq: int, worker: str) -> None:
+        """The newest message is meant for this worker, if that is served."""
+        if any(credit.owner.worker == worker for credit in self._queue.subscriptions.credits):
+            self.selecting = self.selecting or self.selects_by(self._queue, self.sweeping)
+            self.selecting.keep(seq, worker)
+
+    @property
+    def kept_until_ms(self) -> int:
+        """When the next one that is kept for its worker is anybody's; 0: none is passed over."""
+        return 0 if self.selecting is None else self.selecting.ends_ms
+
+    def _hand(self, credits: list[Any], now_ms: int) -> tuple[int, int]:
+        if self.selecting is not None:
+            self.selecting.release(self._queue.host.now_ms, {credit.owner.worker for credit in credits})
+            credits = self._queue.subscriptions.credits
+        if not self.suspects.remain():
+            return super()._hand(credits, now_ms)
+        handed, why = 0, NO_CREDIT
+        for credit in credits:
+            if credit.has_credit and self.suspects.holds_none(credit.owner):
+                seq = self._queue.ring.head_place() if credit.selection is None else 0
+                count, why = self._hand_one(credit, now_ms)
+                if count:
+                    handed += count
+                    self.suspects.given(credit.owner, seq)
+                    why = NO_CREDIT  # as far as is known: there may be more
+                elif credit.selection is None:
+                    break  # else it passes over what others take
+        return handed, why
+
+    def _hand_one(self, credit: Any, now_ms: int) -> tuple[int, int]:
+        """One request at most."""
+        if credit.selection is None:
+            return rings.dispatch(self._queue.ring, [credit], now_ms, 1)
+        for _ in range(LOOK_MAX):
+            count, why = self._select([credit], now_ms, 1)
+            if count or why != LIMIT:
+                return count, why
+        return 0, LIMIT
+
+    def restore(self) -> None:
+        super().restore()
+        self.suspects.restore()
+
+    def end_epoch(self) -> None:
+        if self.selecting is not None:
+            self.selecting.release(0, frozenset())
+        super().end_epoch()
