@@ -102,16 +102,16 @@ def trials_are_not_counted(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Demand, "may_start", lambda _self, _workers, _ordered, _now_s: True)
 
 
-FOUND_IN: Final[dict[Bug, str]] = {
-    need_counted_from_running: "ramp",
-    back_off_reset_by_start: "poison",
-    eviction_of_a_busy_group: "one_hot_key",
-    costs_never_learnt: "growing_keys",
-    fairness_by_key_count: "two_tenants",
-    scale_down_to_the_current_need: "periodic",
-    idle_while_held: "long_work",
-    starved_keys_wait_their_turn: "one_hot_key",
-    stop_without_grace: "one_hot_key",
-    trials_are_not_counted: "poison",
+FOUND_IN: Final[dict[Bug, tuple[str, str]]] = {
+    need_counted_from_running: ("ramp", "I3"),
+    back_off_reset_by_start: ("poison", "back"),
+    eviction_of_a_busy_group: ("one_hot_key", "I10"),
+    costs_never_learnt: ("growing_keys", "I9"),
+    fairness_by_key_count: ("two_tenants", "fair"),
+    scale_down_to_the_current_need: ("periodic", "down"),
+    idle_while_held: ("long_work", "idle"),
+    starved_keys_wait_their_turn: ("one_hot_key", "I8"),
+    stop_without_grace: ("one_hot_key", "I10"),
+    trials_are_not_counted: ("poison", "I13"),
 }
-"""The first seven are those of the design page that concern the policy."""
+"""Scenario, and the rule that is broken (`checkers`). The first seven are of the design page."""
