@@ -129,7 +129,7 @@ class GroupQueue(Queue):
 
     def publish_records(self, records: bytes | memoryview, ticket: Ticket, now_ms: int) -> int:
         if self.subscriptions and STICKY_BYTES in bytes(records):
-            return self._publish_each(records, ticket, now_ms)
+            return self._publish_each(records, ticket, now_ms, taken=True)
         return super().publish_records(records, ticket, now_ms)
 
     # -- activity -----------------------------------------------------------------------------------------------
@@ -391,13 +391,13 @@ class GroupQueue(Queue):
         if message is not None and was_lost(message):
             self.modify(seq, REJECTED)
         else:
-            self.dispatch.suspects.returned(seq)
+            self.dispatch.returned(seq)
             super().requeue(seq, counted)
 
     def modify(self, seq: int, modification: Modification) -> None:
         """Its worker was lost with it, or a worker rejected it."""
         suspects = self.dispatch.suspects
-        suspects.returned(seq)
+        self.dispatch.returned(seq)
         match "" if self.deleted else last_return(modification):
             case "lost":
                 if seq in suspects:

@@ -32,15 +32,21 @@ class RequestDispatch(Dispatch):
     @property
     def kept_until_ms(self) -> int:
         """When the next one that is kept for its worker is anybody's; 0: none is passed over."""
-        return 0 if self.selecting is None else self.selecting.ends_ms
+        queue = self._queue
+        if self.selecting is None or queue.halted or not queue.subscriptions.credits:
+            return 0  # what changes that wakes it
+        return self.selecting.ends_ms
 
     def _hand(self, credits: list[Any], now_ms: int) -> tuple[int, int]:
-        if self.selecting is not None:
+        if self.selecting is not None and self.selecting.walks:
             self.selecting.release(self._queue.host.now_ms, {credit.owner.worker for credit in credits})
             credits = self._queue.subscriptions.credits
         if not self.suspects.remain():
             return super()._hand(credits, now_ms)
         handed, why = 0, NO_CREDIT
+        if self._queue.subscriptions.selects:  # what has returned all of them look at, and not the first one alone
+            selecting = [credit for credit in credits if credit.selection is not None]
+            rings.dispatch_selected(self._queue.ring, selecting, now_ms, 0)
         for credit in credits:
             if credit.has_credit and self.suspects.holds_none(credit.owner):
                 seq = self._queue.ring.head_place() if credit.selection is None else 0
@@ -67,7 +73,8 @@ class RequestDispatch(Dispatch):
         super().restore()
         self.suspects.restore()
 
-    def end_epoch(self) -> None:
+    def returned(self, seq: int) -> None:
+        """Who held it does not any more, and whoever takes it next may have it."""
+        self.suspects.returned(seq)
         if self.selecting is not None:
-            self.selecting.release(0, frozenset())
-        super().end_epoch()
+            self.selecting.unkeep(seq)

@@ -17,10 +17,12 @@ could be lost. Nobody waits longer for it but the caller that asked for this.
 from __future__ import annotations
 
 from collections.abc import Set
+from itertools import takewhile
 from typing import Any, Final
 
 from clusterbroker.broker.content.properties import properties_of
 from clusterbroker.broker.queues import ring as rings
+from clusterbroker.broker.queues.ring import Ring
 from clusterbroker.broker.queues.selecting import Selecting
 from clusterbroker.broker.queues.states import READY
 from clusterbroker.broker.queues.subscription import Member
@@ -30,6 +32,8 @@ STICKY: Final = "x-sticky"
 STICKY_BYTES: Final = STICKY.encode()
 """So the name stands in a message of either protocol."""
 KEPT_MS: Final = 1000
+END_MS: Final = 100
+"""The second is over at a multiple of it: consumers look again at what they have passed over so often at most."""
 KEPT_MAX: Final = 1024
 """Of one queue. Whoever passes them over looks at each of them."""
 
@@ -47,7 +51,11 @@ def sticks_to(message: Message) -> str:
 
 
 class Sticking(Selecting):
-    """Consumers of one queue that pass over what is kept for others."""
+    """Consumers of one queue that pass over what is kept for others.
+
+    While something is kept all of them walk the queue (`ring.dispatch_selected`); otherwise those do that pass messages
+    over anyway. These look into what is kept always, so they go on where they are when it begins.
+    """
 
     __slots__ = ("_kept", "_passed", "_walks")
 
@@ -56,69 +64,78 @@ class Sticking(Selecting):
         self._kept: dict[int, str] = {}
         """Seq -> its worker; ascending, with some at times that have left the queue."""
         self._passed: dict[int, int] = {}
-        """Seq -> until when it is kept, ms, since somebody has passed it over; ascending, and some are not kept."""
+        """Those of them that somebody has passed over -> until when they are kept, ms; so ascending."""
         self._walks = False
-        """Consumers look at what is kept."""
+
+    @property
+    def walks(self) -> bool:
+        """Whether consumers look at what is kept."""
+        return self._walks
 
     @property
     def ends_ms(self) -> int:
         """When the next one is anybody's; 0: none is passed over."""
-        for seq, ends_ms in list(self._passed.items()):
-            if seq in self._kept:
-                return ends_ms
-            del self._passed[seq]
-        return 0
+        return next(iter(self._passed.values()), 0)
 
     def keep(self, seq: int, worker: str) -> None:
         """The newest message is meant for this worker."""
         if len(self._kept) < KEPT_MAX:
             self._kept[seq] = worker
-            if not self._walks:
-                self._look_again()
+            self._walk(True)
+
+    def unkeep(self, seq: int) -> None:
+        """It is anybody's, or gone."""
+        self._passed.pop(seq, None)
+        self._kept.pop(seq, None)
 
     def release(self, now_ms: int, serving: Set[str]) -> None:
         """Before a hand-out to these workers: what was kept for long enough, or for others, is anybody's."""
-        if not self._walks:
-            return
-        ring, kept, again = self._queue.ring, self._kept, False
-        for seq, ends_ms in list(self._passed.items()):
-            if ends_ms > now_ms and seq in kept:
-                break
-            del self._passed[seq]
-            again |= kept.pop(seq, None) is not None
-        if any(worker not in serving for worker in kept.values()):
-            self._kept = kept = {seq: worker for seq, worker in kept.items() if worker in serving}
-            again = True
-        for seq in list(kept):
-            if any(state == READY for _, state, *_ in ring.living(seq, seq, 1)):
-                break
-            del kept[seq]
-        if again or self._walks != bool(kept):
-            self._look_again()
+        ring, kept = self._queue.ring, self._kept
+        ended = list(takewhile(lambda seq: self._passed[seq] <= now_ms, self._passed))
+        ended += [seq for seq, worker in kept.items() if worker not in serving]
+        for seq in ended:
+            self.unkeep(seq)
+        while kept and not _is_ready(ring, seq := next(iter(kept))):
+            self.unkeep(seq)
+        if ended and kept:
+            for member in self._queue.subscriptions:
+                member.credit.selection.back(min(ended))
+        elif ended:
+            self._walk(False)
+            for member in filter(self.selects, self._queue.subscriptions):
+                member.credit.selection.back(min(ended))
+        elif not kept:
+            self._walk(False)
 
-    def _look_again(self) -> None:
-        """All consumers walk from the head."""
-        self._walks = bool(self._kept)
-        for member in self._queue.subscriptions:
-            self.came(member)
-        self._queue.subscriptions.relist()
+    def _walk(self, walks: bool) -> None:
+        """Consumers that pass nothing over by themselves begin to walk from the head, or end it."""
+        if self._walks != walks:
+            self._walks = walks
+            for member in self._queue.subscriptions:
+                if not self.selects(member):
+                    self.came(member)
+            self._queue.subscriptions.relist()
 
     def came(self, member: Member) -> None:
         super().came(member)
-        if not self._walks:
-            return
         selection: Any = member.credit.selection
         takes = None if selection is None else selection.judge
+        if takes is None and not self._walks:
+            return
 
         def judge(seq: int, message: Message) -> bool | None:
             meant = self._kept.get(seq)
             if meant is not None and meant != member.worker:
                 if seq not in self._passed:
-                    self._passed[seq] = self._queue.host.now_ms + KEPT_MS
+                    self._passed[seq] = -(-(self._queue.host.now_ms + KEPT_MS) // END_MS) * END_MS
                 return False
             answer = True if takes is None else takes(seq, message)
             if answer and meant is not None:
-                del self._kept[seq]
+                self.unkeep(seq)
             return answer
 
         member.credit.selection = rings.Selection(judge)
+
+
+def _is_ready(ring: Ring, seq: int) -> bool:
+    return any(state == READY for _, state, *_ in ring.living(seq, seq, 1))

@@ -126,7 +126,7 @@ class DeduplicatingQueue(Queue):
             self.log.promise(ticket)
 
     def publish_records(self, records: bytes | memoryview, ticket: Ticket, now_ms: int) -> int:
-        return self._publish_each(records, ticket, now_ms)
+        return self._publish_each(records, ticket, now_ms, taken=True)
 
     def accept_dead_letter(self, message: Message) -> None:
         if self._new((message,)):

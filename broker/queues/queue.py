@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
+from clusterbroker.broker.content.message import taken_at
 from clusterbroker.broker.queues.attributes import HAD_CONSUMERS, LINK_ATTACH
 from clusterbroker.broker.queues.browse import Browse, Browsed
 from clusterbroker.broker.queues.browsing import Browsing
@@ -98,9 +99,9 @@ class Queue(LocalQueue):
         self._published(ticket, now_ms, count)
         return count
 
-    def _publish_each(self, records: bytes | memoryview, ticket: Ticket, now_ms: int) -> int:
-        """`publish_records` of a queue that looks at each message."""
-        messages = [message for _, message, _, _ in read_records(records)]
+    def _publish_each(self, records: bytes | memoryview, ticket: Ticket, now_ms: int, taken: bool = False) -> int:
+        """`publish_records` of a queue that looks at each message; `taken`: their time is the owner's, as there."""
+        messages = [taken_at(message, now_ms) if taken else message for _, message, _, _ in read_records(records)]
         self.publish(messages, ticket, now_ms)
         return len(messages)
 

@@ -22,6 +22,12 @@ cdef class Selection:
             least = min(least, self.cursors.at[i])
         return least if self.cursors.n else 0
 
+    def back(self, uint64_t seq) -> None:
+        """It looks at this message and those behind it again."""
+        cdef size_t i
+        for i in range(self.cursors.n):
+            self.cursors.at[i] = min(self.cursors.at[i], seq)
+
 
 cdef int set_back(Selection selection, Ring ring) except -1:
     # what has returned is looked at again

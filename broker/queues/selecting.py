@@ -80,6 +80,10 @@ class Selecting:
 
         member.credit.selection = rings.Selection(judge)
 
+    def selects(self, member: Member) -> bool:
+        """Whether a consumer passes messages over of its own accord, or its link's."""
+        return member.filter is not None or bool(member.link and _digest(member.link) in self._links)
+
     def _seen(self, message: Message) -> Subject:
         if self._subject is None or self._subject.message is not message:
             self._subject = Subject(message)

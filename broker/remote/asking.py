@@ -314,5 +314,7 @@ class Asking:
 
 def _has_untold(attachment: Attachment) -> bool:
     """Whether its node has still to hear what became of its outcomes. It must before it hears what a link holds: of
-    those that were void the link may hold messages, which its ring would forget when their clients have them again."""
-    return attachment.told_settled < attachment.settlement
+    those that were void the link may hold messages, which its ring would forget when their clients have them again.
+    Behind a refusal no transaction was judged: they come again with the next attachment, and so does the question. The
+    link is not at that node before, for then they would count for what it holds."""
+    return attachment.refused is not None or attachment.told_settled < attachment.settlement

@@ -53,8 +53,9 @@ class LinksHere:
 
     attaches    link -> its newest attach here. Of those whose consumers are gone the owner has to know as long as
                 outcomes of their deliveries are on the way (`settling`)
-    came_back   links that were attached elsewhere since outcomes came that the owner has not answered: these count no
-                more. Nobody is told that such a link is here before it is asked what it holds, behind these outcomes
+    came_back   links that were attached elsewhere since outcomes came that the owner has not answered, or before they
+                came here: none of these outcomes counts for what they hold. The owner is not told that such a link is
+                here before it is asked what the link holds, behind these outcomes
     late        links whose newest attach here has nothing: with what earlier ones have left since, which waits for the
                 owner's word on what the newest one holds; None: with the word that it is attached elsewhere, or over,
                 or without one
@@ -239,7 +240,7 @@ class LinkSide:
         if self._links is NO_LINKS:
             self._begin_links()
         attaches = self._links.attaches
-        if self._settlements and link.attach > attaches.get(link.link, link.attach) + 1:
+        if (self._settlements or self._backlog) and link.attach > attaches.get(link.link, 0) + 1:
             self._links.came_back.add(link.link)
         if len(attaches) > 2 * len(self._lines) + LINKS_SLACK:
             self.silent_links()

@@ -44,6 +44,10 @@ class Selection:
         """Before the least of them it has looked at everything."""
         return min(self.cursors.values(), default=0)
 
+    def back(self, seq: int) -> None:
+        """It looks at this message and those behind it again."""
+        self.cursors = {priority: min(cursor, seq) for priority, cursor in self.cursors.items()}
+
 
 def dispatch_selected(
     ring: Ring, consumers: Sequence[Taker], now_ms: int, look_max: int

@@ -27,12 +27,12 @@ def test_fresh_seeds() -> None:
     campaign("receiver_links", live, "scripts/simulate links --role receiver --count 1 --seed")
 
 
-@pytest.mark.parametrize("seed", [*range(8), 40365])  # that: a link comes back to outcomes that were not heard
+@pytest.mark.parametrize("seed", [*range(8), 40365, 74664])  # a link comes to outcomes that were not heard
 def test_what_links_hold_that_pass_messages_over(seed: int) -> None:
     live(seed, choosy=True)
 
 
-@pytest.mark.parametrize("seed", [*range(12), 40114])
+@pytest.mark.parametrize("seed", [*range(12), 40114, 74664])
 def test_outcomes_that_clients_wait_for(seed: int) -> None:
     live(seed, patient=True)
 

@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 
+from clusterbroker.broker.content.selector.filters import Filter
 from clusterbroker.broker.pools.sticky import KEPT_MAX, KEPT_MS
 from clusterbroker.broker.wire.amqp091 import methods as m
 from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.cluster.wiring.pool_entities import Launch, PoolSettings
 from tests.unit.broker.fronts.amqp091.harness import Client, Content
 from tests.unit.broker.fronts.amqp10.harness import Peer
+from tests.unit.broker.fronts.amqp10.test_passing_over import selector
 from tests.unit.broker.node.test_pool_workers import Broker
 
 QUEUE = "core-req-42"
@@ -37,7 +39,7 @@ class Shop(Broker):
             self.cluster.wait(200 if hasattr(self, "workers") else 500)
 
     def comes(self, at: int, room: int) -> Client:
-        worker = self.worker(-at, self.launches[at])
+        worker = self.worker(-at % len(self.sites), self.launches[at])
         worker.say(m.BasicQos(0, room, False))
         self.early = worker.say(m.BasicConsume(queue=QUEUE, consumer_tag="w"))
         self.settle()
@@ -209,3 +211,136 @@ def test_suspects_are_tried_alone_all_the_same() -> None:
     assert shop.took()[1] == [b"a"], "one at a time"
     shop.settles(shop.workers[1])
     assert shop.took()[1] == [b"b"]
+
+
+def test_suspects_that_return_are_shown_to_all() -> None:
+    """Also to those that walk the queue for what is kept."""
+    shop = Shop(1, room=2, settings=PoolSettings(delivery_limit=3))
+    shop.launches.append(shop.launched("42"))
+    shop.workers.append(shop.comes(2, 2))
+    shop.ask(b"a", 0)
+    shop.ask(b"b", 0)
+    for worker in (1, 1, 2, 2):
+        shop.ask(b"held", worker)
+    shop.ask(b"kept", 1)
+    assert shop.took() == [[b"a", b"b"], [b"held"] * 2, [b"held"] * 2]
+    shop.workers[0].leave()
+    shop.settle()
+    for at in (1, 2):
+        shop.workers[at].early += [one for one in shop.workers[at].say(m.BasicAck(0, True)) if isinstance(one, Content)]
+    shop.settle()
+    assert shop.took()[1:] == [[b"a"], [b"b"]]
+
+
+@pytest.mark.parametrize("why", ["halted", "nobody"])
+def test_what_nobody_can_have_wakes_nobody(why: str) -> None:
+    shop = Shop(1)
+    shop.ask(b"busy", 0)
+    shop.ask(b"next", 0)
+    assert shop.alone is not None
+    queue = shop.alone.node.vhosts["/"].queues[QUEUE]
+    if why == "halted":
+        queue.halted = True
+    else:
+        for launch in shop.launches:
+            shop.retires(launch)
+    shop.passes(2 * KEPT_MS)
+    turns = 0
+    serve = queue._serve
+
+    def counted(now_ms: int) -> None:
+        nonlocal turns
+        turns += 1
+        serve(now_ms)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(queue), "_serve", lambda _, now_ms: counted(now_ms))
+        shop.passes(KEPT_MS)
+    assert turns < 20
+
+
+def test_what_is_known_of_them_goes_with_them() -> None:
+    """One that stays until its time is over keeps nothing of those behind it."""
+    shop = Shop(1)
+    shop.ask(b"busy", 0)
+    shop.ask(b"next", 0)
+    for nth in range(50):
+        shop.ask(b"%d" % nth, 1)
+        assert shop.took()[1] == [b"%d" % nth]
+        shop.settles(shop.workers[1])
+    assert shop.alone is not None
+    selecting = shop.alone.node.vhosts["/"].queues[QUEUE].dispatch.selecting
+    assert len(selecting._kept) == len(selecting._passed) == 1
+
+
+@pytest.mark.parametrize("left", [KEPT_MS * 2, 0])
+def test_afterwards_nobody_walks(nodes: int, left: int) -> None:
+    shop = Shop(nodes)
+    for _ in range(3):
+        shop.ask(b"busy", 0)
+    shop.passes(left)
+    for _ in range(3):
+        for worker in shop.workers:
+            shop.settles(worker)
+    shop.settle()
+    (queue,) = [
+        found for site in shop.sites for found in site.node.queues.values() if found.name == QUEUE and not found.paused
+    ]
+    assert not queue.ring.ready
+    assert not queue.subscriptions.selects
+    assert all(credit.selection is None for credit in queue.subscriptions.credits)
+
+
+def test_a_filter_goes_on_where_it_is() -> None:
+    """What it has passed over is not judged anew for each request that is kept."""
+    shop = Shop(1)
+    for worker in shop.workers:
+        worker.leave()
+    shop.settle()
+    peer = Peer(shop.sites[0]).enter()
+    receiver = peer.receiver("r", f"/queues/{QUEUE}", credit=100, filter=selector("kind = 'fast'"))
+    for _ in range(30):
+        shop.caller.publish("core", "42", b"slow", headers={"kind": "slow"})
+    worker = shop.comes(1, 1)
+    shop.workers = [worker]
+    shop.settle()
+    judged: list[bytes] = []
+    takes = Filter.takes
+
+    def counted(self: Filter, subject: Any) -> bool:
+        judged.append(subject.message.body)
+        return takes(self, subject)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Filter, "takes", counted)
+        for _ in range(5):
+            shop.ask(b"kept", 1)
+            shop.passes(2 * KEPT_MS)
+    assert receiver.bodies() == []
+    assert judged.count(b"slow") <= 30
+    assert judged.count(b"kept") <= 2 * 5
+
+
+@pytest.mark.parametrize("late_ms", [-2000, 2000])
+def test_its_time_begins_by_the_clock_of_its_owner(late_ms: int) -> None:
+    """As of any request, also by a transaction at another node."""
+    shop = Shop(3)
+    shop.ask(b"busy", 0)
+    shop.ask(b"too", 1)
+    assert shop.took() == [[b"busy"], [b"too"]]
+    assert shop.cluster is not None
+    cluster = shop.cluster
+    other = next(site for site in shop.sites if site.name != cluster.queue(QUEUE).owner)
+
+    class Skewed(type(other)):  # type: ignore[misc]
+        now_ms = property(lambda _: cluster.now_ms + late_ms, lambda *_: None)
+
+    other.__class__ = Skewed
+    client = other.client()
+    client.ask(m.TxSelect())
+    client.publish("core", "42", b"x", headers={"x-sticky": "nobody"}, reply_to="answers", expiration="1000")
+    client.say(m.TxCommit())
+    shop.passes(500)
+    assert shop.said("answers") == [], "not yet"
+    shop.passes(1000)
+    assert shop.said("answers") == [b""]
