@@ -169,9 +169,11 @@ def spread(name: str, times_s: list[float]) -> Figure:
     return {"what": name, "p50": round(at[0], 2), "p99": round(at[1], 2), "unit": "ms", "count": len(ordered)}
 
 
-async def raw_calls(broker: Broker, count: int) -> list[float]:
+async def raw_calls(
+    worker_url: str, caller_url: str, count: int, queue: str = "raw-req-k", exchange: str = "raw", key: str = "k"
+) -> list[float]:
     """One after the other, s."""
-    worker, caller = await Client.open(target(broker.url(-1))), await Client.open(target(broker.url()))
+    worker, caller = await Client.open(target(worker_url)), await Client.open(target(caller_url))
     answered: asyncio.Queue[bytes] = asyncio.Queue()
     await caller.call(m.QueueDeclare(queue="bench-answers", exclusive=True))
 
@@ -181,12 +183,12 @@ async def raw_calls(broker: Broker, count: int) -> list[float]:
 
     worker.on_deliver = serve
     caller.on_deliver = lambda delivery: answered.put_nowait(delivery.body)
-    await worker.call(m.BasicConsume(queue="raw-req-k", consumer_tag="w"))
+    await worker.call(m.BasicConsume(queue=queue, consumer_tag="w"))
     await caller.call(m.BasicConsume(queue="bench-answers", consumer_tag="c", no_ack=True))
     times = []
     for number in range(count + count // 10):
         began_s = time.perf_counter()
-        caller.publish("k", b"%d" % number, exchange="raw")
+        caller.publish(key, b"%d" % number, exchange=exchange)
         body = await asyncio.wait_for(answered.get(), PATIENCE_S)
         assert body == b"%d" % number, "each answer is of its request"
         times.append(time.perf_counter() - began_s)
@@ -296,7 +298,7 @@ def controller_steps() -> list[Figure]:
 def measured(broker: Broker, calls: int, keys: int) -> list[Figure]:
     """All at one broker."""
     broker.declare("raw")
-    found = [spread("call, raw", asyncio.run(raw_calls(broker, calls)))]
+    found = [spread("call, raw", asyncio.run(raw_calls(broker.url(-1), broker.url(), calls)))]
     broker.declare("echo", "echo")
     with Pool(broker.url(), "echo") as pool:
         first = one_by_one(pool, (f"new-{number}" for number in range(NEW_KEYS)))
