@@ -19,6 +19,12 @@ from clusterbroker.broker.trial.nodes import free_port
 
 READY_S = 120
 PAGE = "/api/queues?page=1&page_size=100"
+ROLES = {
+    "clusterbroker.broker.http": "management",
+    "clusterbroker.broker.foreman": "foreman",
+    "clusterbroker_workers": "worker",
+}
+"""Modules of the node's other processes."""
 
 
 def asked(url: str, body: bytes | None = None, timeout_s: float = 600, user: str = "guest:guest") -> Any:
@@ -82,8 +88,9 @@ class ManagedServer(Server):
         for place, process in enumerate(self._tree()):
             times = process.cpu_times()
             name = self.name if place == 0 else process.name()
-            if any("clusterbroker.broker.http" in word for word in process.cmdline()):
-                name = "management"
+            for module, role in ROLES.items():
+                if any(module in word for word in process.cmdline()):
+                    name = role
             used[name] = used.get(name, 0.0) + times.user + times.system
         return used
 

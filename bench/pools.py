@@ -7,7 +7,8 @@
     new key              first request of a key -> its answer: a worker process is started (subprocess driver)
     keys at once         requests for so many new keys -> all groups are there; -> all requests stand in their queues
     idle groups          so many keys with a group and no request, one node: memory that the broker took for them, and
-                         processor time of all its processes while nothing happens, in parts of one processor
+                         processor time of its processes, but for workers, while nothing happens, in parts of one
+                         processor
     a tenfold step       requests of 50 ms at one key: until 300 of them are answered, and workers at most
     controller step      one step of the policy over 10,000 idle groups, and over 1,000 that wait for room (pure)
 
@@ -244,12 +245,19 @@ def idle_groups(node: PoolNode, broker: Broker, count: int) -> list[Figure]:
     until("no request is left", lambda: not broker.document("pools/%2F/idle")["waiting"])
     time.sleep(REST_S)  # what is told at rest has been told
     mib = (node.settled_memory().rss_bytes - before) / (1 << 20)
-    used_s, began_s = sum(node.processor_s().values()), time.monotonic()
+    used, began_s = node.processor_s(), time.monotonic()
     time.sleep(REST_S)
-    percent = 100 * (sum(node.processor_s().values()) - used_s) / (time.monotonic() - began_s)
+    parts = {
+        name: 100 * (used_s - used.get(name, 0.0)) / (time.monotonic() - began_s)
+        for name, used_s in node.processor_s().items()
+        if name != "worker"
+    }
     return [
         {"what": f"{count} idle groups: memory", "p50": round(mib, 1), "unit": "MiB", "count": count},
-        {"what": f"{count} idle groups: processor", "p50": round(percent, 2), "unit": "%", "count": count},
+        *(
+            {"what": f"{count} idle groups: {name}", "p50": round(percent, 2), "unit": "%", "count": count}
+            for name, percent in sorted(parts.items())
+        ),
     ]
 
 
