@@ -82,7 +82,7 @@ def migrate(
         said = way.definitions(definitions, vhost, skip_unsupported, dry_run)
         jobs = way.jobs(far if source is not None else near, vhost, queue)
         if dry_run:
-            return "\n".join([*said, *_planned(jobs), "nothing was done"])
+            return "\n".join([*said, *_planned(jobs, way.counts), "nothing was done"])
         for line in said:
             _say(line)
         ends = (far, near) if source is not None else (near, far)
@@ -124,6 +124,11 @@ class _Way:
     def __init__(self, reach: Target, far: Api | None, inwards: bool) -> None:
         self._reach, self.far, self._inwards = reach, far, inwards
         self.passed_over: list[str] = []
+
+    @property
+    def counts(self) -> bool:
+        """Whether it is known how many messages the queues have."""
+        return self._source is not None
 
     @property
     def _source(self) -> Api | None:
@@ -208,10 +213,12 @@ def _of_vhosts(document: dict[str, Any], vhosts: list[str] | None) -> dict[str, 
     }
 
 
-def _planned(jobs: list[Job]) -> list[str]:
+def _planned(jobs: list[Job], counted: bool) -> list[str]:
+    if not counted:
+        return [f"messages of {len(jobs)} queues would move; --management tells how many there are"]
     total = sum(job.expected for job in jobs)
     lines = [f"{job.expected:,} messages of queue '{job.queue}' in vhost '{job.vhost}'" for job in jobs if job.expected]
-    return [f"{total:,} messages in {len(jobs)} queues would move", *lines]
+    return [f"{total:,} messages in {len(jobs)} queues would move, by the last statistics of the source", *lines]
 
 
 class _Run:

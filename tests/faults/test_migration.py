@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pika
 import pytest
 
@@ -48,6 +49,12 @@ def fill(source: Broker) -> dict[str, list[bytes]]:
         if there[queue]:
             asyncio.run(put(source.url, queue, there[queue]))
     return there
+
+
+def counted(node: ManagedNode) -> int:
+    """Messages of all queues, by the management API's last sample."""
+    rows = httpx.get(f"{node.management}/api/queues", auth=("guest", "guest")).json()
+    return sum(row.get("messages", 0) for row in rows)
 
 
 def depth(url: str) -> int:
@@ -240,6 +247,7 @@ def test_back_with_to(brokers: Callable[[str], Any], tmp_path: Path, kind: str) 
     """Definitions that the other broker knows, and all messages, in their order."""
     node, other = brokers("ours"), brokers(kind)
     there = fill(node)
+    wait_for(lambda: counted(node) == 3 * EACH, "its statistics have them")
     words = ["migrate", "--to", other.url, "--management", other.management, "--amqp", node.url]
     words += ["--data-dir", str(node.data_dir), "--state", str(tmp_path / "state")]
     code, said = command(*words, "--dry-run")
