@@ -60,7 +60,7 @@ SLOW_S: Final = 20.0
 LEAST: Final = 3
 STEP_CALLS: Final = 300
 SERVICE_S: Final = 0.05
-REST_S: Final = 10.0
+REST_S: Final = 30.0
 EXPIRES_MS: Final = 60_000
 
 Figure = dict[str, Any]
@@ -347,7 +347,10 @@ def main() -> None:
                 await_ready(node.url)
                 broker = Broker([node.port], node.http_port)
                 found = measured(broker, said.calls, said.keys)
-                found += idle_groups(node, broker, said.idle) if said.idle else []
+            with PoolNode(directory / "idle") as node:  # where nothing else is
+                node.start()
+                await_ready(node.url)
+                found += idle_groups(node, Broker([node.port], node.http_port), said.idle) if said.idle else []
         else:
             with PoolCluster(directory) as cluster:
                 cluster.start()
