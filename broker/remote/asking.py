@@ -68,6 +68,9 @@ class AskedQueue(Protocol):
     def answers(self) -> bool:
         """Whether every member has attached, the first sync is complete, and the queue is not frozen."""
 
+    def judges(self, attachment: Attachment) -> bool:
+        """Whether what a node publishes and settles is judged as it comes."""
+
     def touch(self) -> None:
         """Asks for a turn of the owned queue."""
 
@@ -118,13 +121,22 @@ class Asking:
                 queue.host.wake(queue, asked.due_ms)
             elif asked.ask.what == ASK_TAGS and not (queue.log.synced and queue.ring.advance() >= asked.seq):
                 self._asked.append(asked)  # never before its commit, however long that takes
-            elif asked.ask.what == ASK_HELD and _has_untold(asked.attachment):
+            elif asked.ask.what == ASK_HELD and not self._knows_outcomes(asked.attachment):
                 self._asked.append(asked)
             else:
                 self._answer(asked.attachment, asked.ask, now_ms)
         while self._purges and queue.log.durable(self._purges[0][3]):
             attachment, ask, count, _ = self._purges.pop(0)
             self._say(attachment, Answer(queue.entity.queue_id, attachment.gen, ask.request, count))
+
+    def _knows_outcomes(self, attachment: Attachment) -> bool:
+        """Whether what a node has said before it asks is judged, and it has heard so. It must have before it hears what
+        a link holds: of those that were void the link may hold messages, which its ring would forget when their clients
+        have them again. Nor is the link at that node before, for then all of it would count for what the link holds.
+
+        What was passed over (behind a refusal, by a queue that is set aside, while a body is read) comes again with the
+        next attachment, and so does the question."""
+        return self._owned.judges(attachment) and attachment.told_settled >= attachment.settlement
 
     def _say(self, attachment: Attachment, answer: Answer, payload: bytes = b"") -> None:
         self._owned.host.send(attachment.node, answer, (payload,) if payload else ())
@@ -310,11 +322,3 @@ class Asking:
             self._say(attachment, answer, credit.out.take())
 
         queue.get(now_ms, taken, credit)
-
-
-def _has_untold(attachment: Attachment) -> bool:
-    """Whether its node has still to hear what became of its outcomes. It must before it hears what a link holds: of
-    those that were void the link may hold messages, which its ring would forget when their clients have them again.
-    Behind a refusal no transaction was judged: they come again with the next attachment, and so does the question. The
-    link is not at that node before, for then they would count for what it holds."""
-    return attachment.refused is not None or attachment.told_settled < attachment.settlement

@@ -153,6 +153,12 @@ class Backlog:
         return self._waiting[0].first if self._waiting else self.next_number
 
     @property
+    def settles(self) -> bool:
+        """Whether a transaction that is not answered settles something."""
+        entries = (*self._sent, *self._waiting)
+        return any(entry.commit is not None and entry.commit.settlements for entry in entries)
+
+    @property
     def holds_back(self) -> bool:
         """What waits goes on when the owner calls committed what it has."""
         return bool(self._sent) and self._waiting_bytes < HOLD_BYTES and not self._again

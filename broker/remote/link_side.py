@@ -227,7 +227,7 @@ class LinkSide:
         self, subscription: LocalConsumer, link: LinkAttach, now_ms: int, then: Callable[[str], None]
     ) -> None:
         def answered(why: str) -> None:
-            self._links.came_back.discard(link.link)
+            self._is_judged(link)
             then(why)
 
         self.subscribe(subscription, now_ms, answered)
@@ -236,11 +236,17 @@ class LinkSide:
             self._is_here(link)
             self.leave_to_link(self._links.late.pop(link.link, None) or ())  # it has begun anew: nobody has these
 
+    def _is_judged(self, link: LinkAttach) -> None:
+        """The owner has answered this attach, so it knows all that this node has said before."""
+        if self._links.attaches.get(link.link) == link.attach:
+            self._links.came_back.discard(link.link)
+
     def _is_here(self, link: LinkAttach) -> None:
         if self._links is NO_LINKS:
             self._begin_links()
+        self.gather()
         attaches = self._links.attaches
-        if (self._settlements or self._backlog) and link.attach > attaches.get(link.link, 0) + 1:
+        if (self._settlements or self._backlog.settles) and link.attach > attaches.get(link.link, 0) + 1:
             self._links.came_back.add(link.link)
         if len(attaches) > 2 * len(self._lines) + LINKS_SLACK:
             self.silent_links()
@@ -249,9 +255,12 @@ class LinkSide:
     def silent_links(self) -> tuple[LinkAttach, ...]:
         """Attaches of links whose consumers are gone. They are forgotten when no outcome of theirs can be on the way,
         or come: what an open transaction has retired is unacknowledged here."""
-        attached = {line.link.link for line in self._lines.values()} | self._links.came_back
-        silent = [LinkAttach(*link) for link in self._links.attaches.items() if link[0] not in attached]
-        if self._settlements or self._backlog or self.ring.unacked:
+        here, rests = self._links, not (self._settlements or self._backlog or self.ring.unacked)
+        if rests and here.came_back:  # no outcome is left that could count for those whose questions were given up
+            here.came_back = {link for link in here.came_back if here.late.get(link, ()) is not None}
+        attached = {line.link.link for line in self._lines.values()} | here.came_back
+        silent = [LinkAttach(*link) for link in here.attaches.items() if link[0] not in attached]
+        if not rests:
             return tuple(silent)
         for link in silent:
             del self._links.attaches[link.link]
@@ -281,7 +290,7 @@ class LinkSide:
 
     def held_by(self, link: LinkAttach, then: Callable[[Sequence[HeldMessages] | str], None]) -> None:
         def answered(answer: Answer, _: memoryview) -> None:
-            self._links.came_back.discard(link.link)
+            self._is_judged(link)
             found = [HeldMessages(*one) for one in answer.held]
             for held in found:
                 self._settlements.came_again(held.seqs)

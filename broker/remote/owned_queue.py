@@ -141,6 +141,11 @@ class OwnedQueue:
     def passes_over(self, attachment: Attachment) -> bool:
         return attachment in self._passed_over
 
+    def judges(self, attachment: Attachment) -> bool:
+        """Whether what the node publishes and settles is judged as it comes, and not passed over."""
+        passes_over = self.suspect or attachment.refused is not None or self.passes_over(attachment)
+        return attachment.attached and not passes_over
+
     def hear_again(self) -> None:
         """Who was passed over says all of it again."""
         passed, self._passed_over = self._passed_over, {}
@@ -176,6 +181,7 @@ class OwnedQueue:
     def resumed(self) -> None:
         """It was set aside, and tries again."""
         self.suspect = False
+        self.hear_again()
         for attachment in self._attachments.values():
             self.detach(attachment, "moving")
         self._gate()

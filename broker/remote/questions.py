@@ -15,7 +15,7 @@ deliveries that came after are not touched.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from itertools import takewhile
 
@@ -24,7 +24,7 @@ from clusterbroker.broker.queues.handle import UNANSWERED_MS
 from clusterbroker.broker.queues.lease import LeaseRequest
 from clusterbroker.broker.queues.link_deliveries import AskedTags
 from clusterbroker.broker.queues.link_held import LinkAttach
-from clusterbroker.broker.remote.messages import ASK_DELETE, ASK_FORGET, Answer, Ask, Range
+from clusterbroker.broker.remote.messages import ASK_DELETE, ASK_FORGET, ASK_HELD, Answer, Ask, Range
 
 Then = Callable[[Answer, memoryview], None]
 NumberedParts = tuple[bytes, tuple[tuple[int, int, int], ...]]
@@ -78,12 +78,17 @@ class Questions:
         for question in self._open.values():
             question.told = False
 
-    def tell(self, queue_id: int, epoch: int, gen: int, sent: int) -> Iterator[Ask]:
-        """Those that may be asked now: all publishes with lower numbers than `sent` have been sent."""
+    def tell(
+        self, queue_id: int, epoch: int, gen: int, sent: int, anyway: bool, behind: Collection[int]
+    ) -> Iterator[Ask]:
+        """Those that may be asked now: all publishes before them, those below `sent`, have been sent. `anyway`: these
+        may not be sent for long; but what links of `behind` hold is asked behind them all the same."""
         for request, question in self._open.items():
-            if question.after > sent:
+            is_early = question.after > sent
+            if is_early and not anyway:
                 return  # later ones come later
-            if not question.told:
+            waits = question.what == ASK_HELD and question.link is not None and question.link.link in behind
+            if not question.told and not (is_early and waits):
                 question.told = True
                 yield Ask(
                     queue_id, epoch, gen, request, question.what, question.if_unused, question.if_empty,

@@ -463,8 +463,8 @@ class RemoteQueue(LinkSide):
             if not line.told:
                 outbox.say(Consume(queue_id, epoch, gen, line.head()))
         # who publishes and then asks, counts his own, unless the owner has an alarm: that may last
-        sent = self._backlog.next_number if outbox.shut else self._backlog.next_to_send
-        for ask in self._questions.tell(queue_id, epoch, gen, sent):
+        sent, come = self._backlog.next_to_send, self._links.came_back
+        for ask in self._questions.tell(queue_id, epoch, gen, sent, outbox.shut, come):
             outbox.say(ask)
         self._grant(outbox)
 

@@ -61,18 +61,21 @@ class Link:
 class Life:
     """`choosy`: the first link has a filter, and both exclude some of what they give back. `patient`: clients wait
     until some of what they settle is committed (rcv-settle-mode second), alone or with a message that they put;
-    `apart`: into another queue. `alone`: one link has the queue, and is always resumed; reading waits as well."""
+    `apart`: into another queue. `alone`: one link has the queue, and is always resumed; reading waits as well.
+    `alarmed`: the queue's owner runs out of memory now and then, as its other nodes hear, one sooner than another."""
 
     def __init__(
-        self, seed: int, choosy: bool = False, patient: bool = False, apart: bool = False, alone: bool = False
-    ) -> None:
+        self, seed: int, choosy: bool = False, patient: bool = False, apart: bool = False, alone: bool = False,
+        alarmed: bool = False,
+    ) -> None:  # fmt: skip
         self.apart = apart
         self.alone = alone
         self.sources: dict[bytes, str] = {}  # body -> the node that has published it
         self.newest: dict[str, int] = {}  # by node
         self.wholes: list[Apart] = []
         self.put_apart: dict[bytes, str] = {}
-        patient = patient or apart
+        patient = patient or apart or alarmed
+        self.alarms = random.Random(seed ^ 77) if alarmed else None
         self.rng = random.Random(seed)
         self.patience = random.Random(seed) if patient else None
         self.choice = random.Random(seed) if choosy else None  # others' lives stay as they are
@@ -176,6 +179,8 @@ class Life:
     def step(self) -> None:
         for whole in self.wholes:
             whole.whole.overdue(self.cluster.now_ms)
+        if self.alarms is not None and self.alarms.random() < 0.08 and self.owned is not None:
+            self.alarm(self.alarms.choice(self.cluster.running))
         rng, roll = self.rng, self.rng.random()
         if roll < 0.20:
             self.publish(rng.choice((1, 1, 5)))
@@ -464,7 +469,23 @@ class Life:
                 site.disk_waits = rng.random() < 0.5
                 site.reads_wait = self.alone and rng.random() < 0.5
 
+    def alarm(self, site: Any) -> None:
+        """Begins or ends, as this node hears."""
+        owner, queues = self.site_of_owner().name, site.node.role.remote_queues
+        if (outbox := queues._outboxes.get(owner)) is not None:
+            queues.alarmed(owner, not outbox.shut)
+
+    def calm(self) -> None:
+        """No alarm is left."""
+        for site in self.cluster.running if self.alarms is not None else ():
+            queues = site.node.role.remote_queues
+            for owner, outbox in list(queues._outboxes.items()):
+                if outbox.shut:
+                    queues.alarmed(owner, False)
+
     def heal(self) -> None:
+        if self.alarms is not None and self.alarms.random() < 0.5:
+            self.calm()
         for site in self.cluster.running:
             site.disk_waits = site.reads_wait = False
         self.cluster.relink()
@@ -478,6 +499,7 @@ class Life:
     def run(self, steps: int) -> None:
         for _ in range(steps):
             self.step()
+        self.calm()
         self.heal()
         for link in self.links:
             self.end(link)
@@ -513,6 +535,7 @@ def number_of(body: bytes) -> int:
 
 
 def live(
-    seed: int, steps: int = 120, choosy: bool = False, patient: bool = False, apart: bool = False, alone: bool = False
-) -> None:
-    Life(seed, choosy, patient, apart, alone).run(steps)
+    seed: int, steps: int = 120, choosy: bool = False, patient: bool = False, apart: bool = False, alone: bool = False,
+    alarmed: bool = False,
+) -> None:  # fmt: skip
+    Life(seed, choosy, patient, apart, alone, alarmed).run(steps)

@@ -2,8 +2,8 @@
 
     scripts/simulate links [--role ROLE] [--seed N] [--count K] [--keep-on]
 
-A seed is one life of each role: sender; receiver, with its kinds choosy, patient, apart and alone. A failure ends the
-campaign and says how to repeat it.
+A seed is one life of each role: sender; receiver, with its kinds choosy, patient, apart, alone and alarmed. A failure
+ends the campaign and says how to repeat it.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ LIVES: Final[dict[str, Callable[[int], None]]] = {
     "patient": partial(held_lives.live, patient=True),
     "apart": partial(held_lives.live, apart=True),
     "alone": partial(held_lives.live, alone=True),
+    "alarmed": partial(held_lives.live, alarmed=True),
 }
 
 

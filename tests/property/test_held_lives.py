@@ -47,6 +47,11 @@ def test_the_order_of_one_link(seed: int) -> None:
     live(seed, alone=True)
 
 
+@pytest.mark.parametrize("seed", [*range(4), 90401, 90712, 90765, 91457])
+def test_alarms_of_the_owner(seed: int) -> None:
+    live(seed, alarmed=True)
+
+
 @pytest.mark.parametrize("name", BUGS)
 def test_a_bug_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     bug = BUGS[name]

@@ -152,7 +152,7 @@ def test_the_next_attach_hears_first_what_was_void(
     waits for its commit. What the link holds is told behind that, or (a seeded bug) the ring of its node forgets what
     the client has."""
     if is_seeded:
-        monkeypatch.setattr(asking, "_has_untold", lambda _: False)
+        monkeypatch.setattr(asking.Asking, "_knows_outcomes", lambda *_: True)
     cluster.kill("a")
     cluster.wait(500)
     cluster.restart("a")
