@@ -38,7 +38,24 @@ CAMPAIGNS_S: Final = {
 CODE_OF: Final = {
     "spark": ("pipeline/", "pyspark_clusterbroker.py", "tests/spark/", "examples/spark"),
     "browser": ("web/", "tests/browser/", "broker/http/web_page.py"),
-    "amqp10": ("broker/fronts/amqp10/", "broker/wire/amqp10/", "tests/interop/"),
+    "amqp10": (
+        "broker/fronts/amqp10/",
+        "broker/wire/amqp10/",
+        "broker/queues/link",
+        "broker/remote/link",
+        "tests/interop/",
+        "tests/conformance/amqp10/",
+    ),
+    "cluster": (
+        "broker/remote/",
+        "broker/server/",
+        "cluster/",
+        "journal/",
+        "replication/",
+        "tests/faults/test_cluster",
+    ),
+    "delays": ("broker/delay/", "broker/content/delays", "broker/routing/", "tests/conformance/delay/"),
+    "management": ("broker/http/", "broker/management/", "tests/faults/test_management", "tests/fuzz/"),
     "bridges": ("broker/bridges/", "tests/faults/test_migration.py", "tests/faults/test_bridge"),
     "streams": ("broker/streams/", "tests/faults/test_streams.py"),
     "pools": (
@@ -52,6 +69,21 @@ CODE_OF: Final = {
 """What the tests in such a folder, or of such a family, are about: all of them are run when it changed; else the smoke
 of the folder, and of the family what has its turn."""
 FAMILIES: Final = {
+    "tests/conformance/amqp10/": "amqp10",
+    "tests/conformance/delay/": "delays",
+    "tests/conformance/pools/": "pools",
+    "tests/faults/test_cluster_commands.py": "cluster",
+    "tests/faults/test_cluster_damage.py": "cluster",
+    "tests/faults/test_cluster_faults.py": "cluster",
+    "tests/faults/test_cluster_hostile.py": "cluster",
+    "tests/faults/test_delay_faults.py": "delays",
+    "tests/faults/test_imports.py": "cluster",
+    "tests/faults/test_leaving.py": "cluster",
+    "tests/faults/test_management.py": "management",
+    "tests/faults/test_membership.py": "cluster",
+    "tests/faults/test_partial_cuts.py": "cluster",
+    "tests/faults/test_rolling_upgrade.py": "cluster",
+    "tests/fuzz/test_management_requests.py": "management",
     "tests/interop/test_amqp10_clients.py": "amqp10",
     "tests/interop/test_amqp10_rabbitmq.py": "amqp10",
     "tests/faults/test_migration.py": "bridges",
@@ -64,12 +96,10 @@ FAMILIES: Final = {
     "tests/faults/test_pool_nodes.py": "pools",
     "tests/faults/test_pool_pods.py": "pools",
     "tests/faults/test_pool_workers.py": "pools",
-    "tests/conformance/pools/test_lasting.py": "pools",
-    "tests/conformance/pools/test_lives.py": "pools",
-    "tests/conformance/pools/test_started.py": "pools",
-    "tests/conformance/pools/test_words.py": "pools",
 }
-"""Files whose tests take long: as a matrix, but for commits that change what they are about."""
+"""Files, and folders, whose tests take long: as a matrix, but for commits that change what they are about."""
+PAGES: Final = "tests/pages/test_blocks.py::test_what_a_page_shows_works"
+"""Likewise; each is about its page."""
 COMMITS: Final = 6
 """On the main line, what the last so many commits changed counts as changed."""
 
@@ -108,6 +138,16 @@ def campaign(world: str, live: Callable[[int], T], again: str) -> list[T]:
 def sixth() -> int:
     """Which part of the matrix has its turn, 0 to 5."""
     return zlib.crc32(commit().encode()) % SIXTHS
+
+
+def in_turns(test: str) -> bool:
+    """Whether a test, by its id, is of a family, or of a page, that has not changed."""
+    path, _, name = test.partition("::")
+    if test.startswith(PAGES):
+        files = changed()
+        return TIER == "commit" and files is not None and name.partition("[")[2].rstrip("]") not in files
+    family = next((FAMILIES[start] for start in (path, f"{path.rpartition('/')[0]}/") if start in FAMILIES), None)
+    return family is not None and not whole(family)
 
 
 def has_its_turn(test: str) -> bool:

@@ -72,8 +72,7 @@ def _runs(item: pytest.Item) -> bool:
         return True
     if folder in budget.CODE_OF and item.get_closest_marker("smoke") is None and not budget.whole(folder):
         return False
-    family = budget.FAMILIES.get(path)
-    in_turns = item.get_closest_marker("matrix") is not None or (family is not None and not budget.whole(family))
+    in_turns = item.get_closest_marker("matrix") is not None or budget.in_turns(item.nodeid)
     return not in_turns or budget.has_its_turn(item.nodeid)
 
 

@@ -54,13 +54,14 @@ def _alive(nodes: PoolNodes) -> int:
 
 
 def one_worker_each(nodes: PoolNodes, pool: str, *keys: str) -> None:
-    """One launch of each key that may work, and no process but theirs."""
+    """One launch of each key that may work, and no process but theirs. What a backlog has started beside it, as one may
+    on a slow machine, stays for a minute."""
 
     def settled() -> bool:
         launched = {row["id"]: row["key"] for row in nodes.workers(pool) if not row["revoked"]}
         return sorted(launched.values()) == sorted(keys) and nodes.processes().keys() == launched.keys()
 
-    eventually("one worker each", settled)
+    eventually("one worker each", settled, 180.0)
 
 
 @contextmanager
