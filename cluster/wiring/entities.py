@@ -32,6 +32,8 @@ DELAYS: Final = "x-delays"
 KEY_BITS: Final = "x-delay-bits"
 """The argument of one whose messages have their delays in their keys (`delay_bits`): so many bits of seconds."""
 DEAD_LETTERS: Final = "x-dead-letter-exchange"
+DEAD_REQUESTS: Final = "-dl-xchg"
+"""So ends the name of the exchange before a pool's dead requests (`pool_names`)."""
 """What is due in such a queue is published there."""
 
 
@@ -131,9 +133,20 @@ class Queue(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def ends_unasked(self) -> bool:
-        """It ends by itself when nothing waits in it (`delay_bits`). Nobody has deleted it then: what comes too late is
-        refused, or goes another way, and is not taken for gone with its queue."""
-        return self.key_bits > 0
+        """It ends by itself when nothing waits in it: a queue of delays in keys (`delay_bits`), and one of a pool's
+        requests. Nobody has deleted it then: what comes too late, from a node that hears of the end late, is refused,
+        or goes another way, and is not taken for gone with its queue."""
+        return self.key_bits > 0 or self.takes_requests
+
+    @property
+    def takes_requests(self) -> bool:
+        """As queues of pools' requests are (`pool_rules.request_arguments`): by its arguments, for a proxy has to know
+        it when the map knows the pool no more. A client's queue that is declared alike is treated alike."""
+        kind = self.arguments.get("x-overflow"), self.arguments.get("x-dead-letter-strategy")
+        dead = self.arguments.get(DEAD_LETTERS)
+        return (
+            kind == ("reject-publish-dlx", "at-least-once") and isinstance(dead, str) and dead.endswith(DEAD_REQUESTS)
+        )
 
     @property
     def recalls(self) -> str:

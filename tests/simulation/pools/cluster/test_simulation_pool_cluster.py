@@ -55,6 +55,11 @@ def test_each_scenario(scenario: str) -> None:
     assert report.acked > 0
 
 
+def test_a_request_that_comes_behind_the_end_of_its_group_is_refused() -> None:
+    """Its node has the map of before."""
+    assert run(300002).acked > 0
+
+
 def test_a_seed_gives_the_same_run_again() -> None:
     assert run(2, "owners") == run(2, "owners")
 

@@ -263,6 +263,15 @@ def test_names_beside_a_pool_are_free(world: World) -> None:
         world.exchange(name)
 
 
+def test_queues_of_requests_end_unasked_and_others_do_not(world: World) -> None:
+    """What comes to them too late is refused, and not taken for gone with its queue."""
+    pool = declare(world)
+    assert require(world, pool, "42") == ()
+    world.queue("mine", arguments={"x-overflow": "reject-publish-dlx", "x-dead-letter-exchange": "elsewhere"})
+    ends = {queue.name for queue in world.map.queues("/") if queue.ends_unasked}
+    assert ends == {"core-orphan", "core-req-42"}
+
+
 def test_settings_reach_the_queues_that_there_are(world: World) -> None:
     pool = declare(world)
     require(world, pool, "42")
