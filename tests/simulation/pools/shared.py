@@ -5,7 +5,7 @@ Invariants, judged from what is true in the world:
     room  a worker has `keys_per_worker` keys at most, the pool `max_workers` workers, a place what it has
     I10   no key is taken from a worker that holds a request of it; one that is busy gives way to a starved one alone
     lru   of a worker's keys that hold nothing the least recently used one gives way
-    I8    the key that starves longest gets a worker within the bound, while one serves
+    I8    the key that starves longest gets a worker within the bound, while one serves at a place that takes keys
     I11   rest: without load everything is gone after the delays, and nothing ticks
 """
 
@@ -287,7 +287,10 @@ class SharedCheckers(Checkers):
             if (since_s := world.policy.waiting_since(key)) is not None and key not in served
             if self._starved(facts, key) and facts.groups[key].ready
         )
-        serves = any(host.state is WorkerState.READY and not host.dead for host in world.hosts.values())
+        takes = {name for name, place in facts.places.items() if not (place.alarm or place.suspended)}
+        serves = any(
+            host.state is WorkerState.READY and not host.dead and host.place in takes for host in world.hosts.values()
+        )
         if not starving or not serves or world.settings.min or len({each.version for each in facts.spares}) > 1:
             self._longest = None
             return
