@@ -66,6 +66,8 @@ class Checkers:
         self._starts_epoch = 0
         self._ended_ms: dict[str, list[int]] = defaultdict(list)
         self._extra_ms: dict[str, int] = {}
+        self._unsure_ms: dict[str, int] = {}
+        """When a command about workers of a key was given up: for its controller it is void, yet it may come true."""
         self._launched_ms: dict[str, int] = {}
         self._waiting: dict[str, dict[int, Request]] = defaultdict(dict)
         self._waits_ms: dict[str, int] = {}
@@ -109,6 +111,26 @@ class Checkers:
     def _launches(self, key: str) -> list[Any]:
         found = self._world.nodes.truth.pools.launches_of(self._world.pool.pool_id, key)
         return [one for one in found if not one.retired and not one.revoked]
+
+    def unsure(self, command: c.AnyCommand) -> None:
+        """Its proposer was told that it was given up."""
+        keys: set[str] = set()
+        if isinstance(command, c.LaunchWorkers):
+            keys.update(key for key, *_ in command.workers)
+        elif isinstance(command, c.AssignWorkers):
+            keys.update((NO_KEY, *(key for _, key in command.workers)))
+        elif isinstance(command, c.RetireWorkers | c.RevokeWorkers):
+            pools = self._world.nodes.truth.pools
+            keys.update(launch.key for one in command.launches if (launch := pools.launch(one)) is not None)
+            keys.update(each.key for one in command.launches for each in pools.assignments(one))
+        elif isinstance(command, c.RetireKeys | c.RevokeKeys):
+            keys.update(key for _, key in command.keys)
+        self._unsure_ms.update(dict.fromkeys(keys, self._now_ms))
+
+    def _may_be_more(self, key: str) -> bool:
+        """A command about its workers was given up lately."""
+        since_ms = max(self._extra_ms.get(key, -NEED_MS), self._unsure_ms.get(key, -NEED_MS))
+        return self._now_ms - since_ms < NEED_MS
 
     def applied(self, applied: Applied) -> None:
         """The log has it, and its map what came of it."""
@@ -177,7 +199,7 @@ class Checkers:
             need = max((need for at_ms, need in self._needs[key] if at_ms >= self._now_ms - NEED_MS), default=1)
             if world.nodes.given_up or active == 1:
                 self._extra_ms[key] = self._now_ms if world.nodes.given_up else 0
-            extra = self._now_ms - self._extra_ms.get(key, 0) < NEED_MS
+            extra = self._may_be_more(key)
             require(active <= max(1, need) + 2 * extra, f"I3: {active} launches of {key!r} stand for a need of {need}")
             self._launched_ms[key] = self._now_ms
             self._check_pace(key)
@@ -197,7 +219,7 @@ class Checkers:
         world = self._world
         if world.nodes.given_up:
             self._extra_ms[NO_KEY] = self._now_ms
-        extra = self._now_ms - self._extra_ms.get(NO_KEY, -NEED_MS) < NEED_MS
+        extra = self._may_be_more(NO_KEY)
         if world.keys_per_worker > 1:
             most = world.settings.max_workers
             require(active <= most + 2 * extra, f"I3: {active} workers of several keys, and {most} are allowed")
@@ -216,7 +238,7 @@ class Checkers:
             need = max((need for at_ms, need in self._needs[key] if at_ms >= self._now_ms - NEED_MS), default=1)
             if world.nodes.given_up:
                 self._extra_ms[key] = self._now_ms
-            extra = self._now_ms - self._extra_ms.get(key, -NEED_MS) < NEED_MS
+            extra = self._may_be_more(key)
             require(active <= max(1, need) + 2 * extra, f"I3: {active} workers of {key!r} stand for a need of {need}")
 
     def _check_given_back(self, command: c.RevokeKeys) -> None:

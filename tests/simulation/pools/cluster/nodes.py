@@ -161,6 +161,8 @@ class Nodes(Cluster):
         """Told of each command as a node thinks of it."""
         self.applied: Callable[[Applied], None] = lambda _applied: None
         self.before: Callable[[c.AnyCommand], None] = lambda _command: None
+        self.unsure: Callable[[c.AnyCommand], None] = lambda _command: None
+        """Told of each command whose proposer hears that it was given up."""
         self.given_up = False
         """Its proposer was told that it would not come true."""
         self._way: list[tuple[int, int, int, c.AnyCommand, Member, int, Any]] = []
@@ -203,6 +205,7 @@ class Nodes(Cluster):
         for at_ms, nth, proposed_ms, command, site, life, told in way:
             fate = self.rng.random()
             if fate < 0.5:
+                self.unsure(command)
                 told(unlogged(command, Unavailable("no leader")))
             if fate > 0.25:  # of these, half that were given up come true
                 then = told if fate >= 0.5 else _unheard

@@ -89,6 +89,7 @@ class World:
         self.nodes.proposes = self.checkers.proposes
         self.nodes.before = self.checkers.before
         self.nodes.applied = self.checkers.applied
+        self.nodes.unsure = self.checkers.unsure
         self.sites = {name: Site(self, member, places * MEMORY) for name, member in self.nodes.sites.items()}
         self.nodes.order(c.DeclareQueue(vhost="/", name=ANSWERS, durable=True, arguments={}))
         self.keys_per_worker = keys_per_worker
