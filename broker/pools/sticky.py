@@ -57,7 +57,7 @@ class Sticking(Selecting):
     over anyway. These look into what is kept always, so they go on where they are when it begins.
     """
 
-    __slots__ = ("_kept", "_passed", "_walks")
+    __slots__ = ("_kept", "_passed", "walks")
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -65,12 +65,8 @@ class Sticking(Selecting):
         """Seq -> its worker; ascending, with some at times that have left the queue."""
         self._passed: dict[int, int] = {}
         """Those of them that somebody has passed over -> until when they are kept, ms; so ascending."""
-        self._walks = False
-
-    @property
-    def walks(self) -> bool:
+        self.walks = False
         """Whether consumers look at what is kept."""
-        return self._walks
 
     @property
     def ends_ms(self) -> int:
@@ -97,20 +93,16 @@ class Sticking(Selecting):
             self.unkeep(seq)
         while kept and not _is_ready(ring, seq := next(iter(kept))):
             self.unkeep(seq)
-        if ended and kept:
-            for member in self._queue.subscriptions:
-                member.credit.selection.back(min(ended))
-        elif ended:
+        if not kept:
             self._walk(False)
-            for member in filter(self.selects, self._queue.subscriptions):
+        for member in self._queue.subscriptions if ended else ():
+            if member.credit.selection is not None:
                 member.credit.selection.back(min(ended))
-        elif not kept:
-            self._walk(False)
 
     def _walk(self, walks: bool) -> None:
         """Consumers that pass nothing over by themselves begin to walk from the head, or end it."""
-        if self._walks != walks:
-            self._walks = walks
+        if self.walks != walks:
+            self.walks = walks
             for member in self._queue.subscriptions:
                 if not self.selects(member):
                     self.came(member)
@@ -120,7 +112,7 @@ class Sticking(Selecting):
         super().came(member)
         selection: Any = member.credit.selection
         takes = None if selection is None else selection.judge
-        if takes is None and not self._walks:
+        if takes is None and not self.walks:
             return
 
         def judge(seq: int, message: Message) -> bool | None:

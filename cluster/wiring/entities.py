@@ -32,9 +32,9 @@ DELAYS: Final = "x-delays"
 KEY_BITS: Final = "x-delay-bits"
 """The argument of one whose messages have their delays in their keys (`delay_bits`): so many bits of seconds."""
 DEAD_LETTERS: Final = "x-dead-letter-exchange"
+"""What is due in such a queue is published there."""
 DEAD_REQUESTS: Final = "-dl-xchg"
 """So ends the name of the exchange before a pool's dead requests (`pool_names`)."""
-"""What is due in such a queue is published there."""
 
 
 HISTORY_PREFIX: Final = "amq.history."
