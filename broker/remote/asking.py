@@ -242,7 +242,7 @@ class Asking:
         """Whether a transaction's part would be refused now."""
         queue, (count, bodies) = self._owned.queue, self._new_of(ask)
         refused = ""
-        if not self._owned.settling.holds_all(attachment, ((0, ask.ranges),)):
+        if not self._owned.settling.holds_all(attachment, ((0, ask.ranges),), ask.links):
             refused = NOT_HELD
         elif count and queue.rejects and not queue.has_room_for(count, bodies, now_ms):
             refused = FULL

@@ -21,7 +21,7 @@ which some is refused, what is reported goes: it is not sent again with the rest
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from clusterbroker.broker.queues.handle import HELD_BY_NOBODY, Decided, Moved
@@ -32,6 +32,7 @@ from clusterbroker.broker.remote.messages import (
     SETTLE_REJECT,
     SETTLE_REQUEUE,
     Commit,
+    LinkRanges,
     NamedPublish,
     Range,
     TaggedPublish,
@@ -53,12 +54,22 @@ RUN_MAX: Final = 4096
 """Numbers in one frame, unless one publish has more."""
 
 
+def held_by_links(staged: Iterable[Decided]) -> LinkRanges:
+    """Which links have what a transaction settles."""
+    links: dict[int, list[int]] = {}
+    for one in staged:
+        if one.link.link:
+            links.setdefault(one.link.link, []).append(one.seq)
+    return tuple((link, tuple(ranges_of(seqs))) for link, seqs in links.items())
+
+
 class Committing:
     """What belongs to a transaction's messages: settlements by outcome, those of them whose producers number their own
     by their place, and who must hear whether it was refused; whose rows they are, if they are rows of a segment; and
-    annotations of the letters of what is rejected. `loses`: the messages do not come, and stand for their numbers."""
+    annotations of the letters of what is rejected. `loses`: the messages do not come, and stand for their numbers.
+    `left`: seqs that the node has left to their link since. Whoever has them here now has them from the owner."""
 
-    __slots__ = ("answered", "changes", "judged", "loses", "moved", "named", "settlements")
+    __slots__ = ("answered", "changes", "judged", "left", "links", "loses", "moved", "named", "settlements")
 
     def __init__(
         self, staged: Sequence[Decided], named: dict[int, Named], answered: Callable[[bool], None],
@@ -76,6 +87,8 @@ class Committing:
         self.moved = moved
         self.settlements = tuple((outcome, tuple(ranges_of(some))) for outcome, some in seqs.items())
         self.changes = tuple((change, tuple(ranges_of(some))) for change, some in changes.items())
+        self.links = held_by_links(staged)
+        self.left: set[int] = set()
         self.named = named
         self.answered = answered
 
@@ -157,6 +170,13 @@ class Backlog:
         """Whether a transaction that is not answered settles something."""
         entries = (*self._sent, *self._waiting)
         return any(entry.commit is not None and entry.commit.settlements for entry in entries)
+
+    def leave(self, seqs: Sequence[int]) -> None:
+        """The node has left these to their link: what becomes of a transaction that settles them has nothing to say
+        about them."""
+        for entry in (*self._sent, *self._waiting) if seqs else ():
+            if entry.commit is not None and entry.commit.settlements:
+                entry.commit.left.update(seqs)
 
     @property
     def holds_back(self) -> bool:
@@ -274,8 +294,9 @@ class Backlog:
         lost = commit.loses and outbox.takes_lost_numbers  # else the owner refuses a part that nobody holds
         settlements = () if lost else commit.settlements
         head = Commit(
-            queue_id, epoch, gen, entry.first, count, settlements, named, moved, commit.changes, commit.judged, lost
-        )
+            queue_id, epoch, gen, entry.first, count, settlements, named, moved, commit.changes, commit.judged, lost,
+            () if lost else commit.links,
+        )  # fmt: skip
         outbox.publish_apart(head, buffer.take())
         self._departed(outbox)
 

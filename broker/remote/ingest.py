@@ -226,7 +226,8 @@ class Ingest:
         else:
             fits = not queue.rejects or queue.has_room_for(commit.count, bodies_but_last(records), now_ms)
         fits = fits and (
-            attachment.refused is not None or self._owned.settling.holds_all(attachment, commit.settlements)
+            attachment.refused is not None
+            or self._owned.settling.holds_all(attachment, commit.settlements, commit.links)
         )
         if last <= attachment.died or not fits:
             attachment.refuse(commit.first, last)

@@ -13,7 +13,7 @@ from clusterbroker.broker.queues.handle import HELD_BY_NOBODY, CommitPart, Decid
 from clusterbroker.broker.queues.link_deliveries import AskedTags, Tagged
 from clusterbroker.broker.queues.link_held import NO_LINK, HeldMessages, LinkAttach
 from clusterbroker.broker.queues.ticket import Ticket
-from clusterbroker.broker.remote.backlog import Backlog, Committing, Named
+from clusterbroker.broker.remote.backlog import Backlog, Committing, Named, held_by_links
 from clusterbroker.broker.remote.consumer_link import Line, seq_of
 from clusterbroker.broker.remote.messages import (
     ASK_BROWSE,
@@ -28,6 +28,7 @@ from clusterbroker.broker.remote.messages import (
     SETTLE_REQUEUE,
     SETTLE_REQUEUE_COUNTED,
     Answer,
+    LinkRanges,
     Range,
 )
 from clusterbroker.broker.remote.settlements import Settlements
@@ -125,7 +126,7 @@ class LinkSide:
     def _ask(
         self, what: int, then: Then, *, tags: AskedTags | None = None, ranges: Sequence[Range] = (),
         link: LinkAttach | None = None, consumer: int = 0, browse: Browse | None = None,
-        publishes: tuple[int, int] = (0, 0), numbered: Sequence[NumberedParts] = (),
+        publishes: tuple[int, int] = (0, 0), numbered: Sequence[NumberedParts] = (), links: LinkRanges = (),
     ) -> None:  # fmt: skip
         """Asks its owner."""
 
@@ -158,14 +159,14 @@ class LinkSide:
         for one in part.settles:
             if one.outcome == "requeue":
                 self._give_back(one.seq, SETTLE_REQUEUE)
-        if whole:
-            self.gather()  # what is no part of it
+        self.gather()  # what is no part of it
         for one in part.settles:
             if one.outcome == "ack":
                 self.ring.settle(one.seq, True)
-            elif one.outcome == "reject":
-                self._give_back(one.seq, SETTLE_REJECT, change=one.change)
-        self._settlements.gather(self.ring.take_settled(), whole)
+            elif one.outcome == "reject" and not self.deleted and self.ring.release(one.seq) >= 0:
+                self._settlements.add(one.seq, SETTLE_REJECT, change=one.change, held_by=one.link.link)
+        acknowledged = held_by_links(one for one in part.settles if one.outcome == "ack")
+        self._settlements.gather(self.ring.take_settled(), acknowledged, whole)
         self._settlements.hold(ticket, part, lambda: self._refused(part) if whole else None)
 
     def _refused(self, part: CommitPart) -> None:
@@ -187,9 +188,10 @@ class LinkSide:
             if named is not None:
                 numbers.setdefault(named[0], []).append((len(bodies), named[1], len(messages[0].body)))
             bodies += [len(message.body) for message in messages]
-        ranges = tuple(ranges_of(sorted(one.seq for one in part.settles if one.outcome != "requeue")))
+        staged = [one for one in part.settles if one.outcome != "requeue"]
         self._ask(
-            ASK_JUDGE, lambda answer, _: then(answer.refused), ranges=ranges, publishes=(len(bodies), sum(bodies[:-1])),
+            ASK_JUDGE, lambda answer, _: then(answer.refused), ranges=tuple(ranges_of(one.seq for one in staged)),
+            publishes=(len(bodies), sum(bodies[:-1])), links=held_by_links(staged),
             numbered=tuple((producer, tuple(own)) for producer, own in numbers.items()),
         )  # fmt: skip
 
@@ -353,6 +355,7 @@ class LinkSide:
     def leave_to_link(self, seqs: Sequence[int], late: LinkAttach = NO_LINK) -> None:
         if self.is_kept(seqs, late):
             return
+        self._backlog.leave(seqs)
         for seq in seqs:
             if not self.deleted and self.ring.release(seq) >= 0:
                 self._settlements.add(seq, SETTLE_LEFT)

@@ -23,6 +23,8 @@ Tag = Annotated[bytes, msgspec.Meta(max_length=32)]
 """A delivery-tag of AMQP 1.0."""
 AttachNumber = Annotated[int, msgspec.Meta(ge=0, le=ATTACH_MAX)]
 """An attach of a recoverable link."""
+LinkRanges = tuple[tuple[Whole, tuple[Range, ...]], ...]
+"""Messages by the recoverable links that hold them. For another holder's nobody else's word counts."""
 AlarmName = Literal["memory", "disk"]
 
 
@@ -86,6 +88,9 @@ class Settlement(msgspec.Struct, frozen=True, array_like=True):
     whole: Whole = 0
     """SETTLE_ACK and SETTLE_REJECT: all settlements that name this id, the last one's, are carried out, or none.
     0: each one of its messages counts by itself. Members below feature level 6 do not read it."""
+    held_by: Whole = 0
+    """SETTLE_ACK and SETTLE_REJECT for which a client waits: the recoverable link that holds them; 0: none, or anyone.
+    An owner of an older release passes it over."""
 
     def __post_init__(self) -> None:
         check_ranges(self.ranges)
@@ -217,6 +222,8 @@ class Ask(ProxyMessage, frozen=True, tag=27):
     numbered: tuple[tuple[Producer, tuple[tuple[Whole, Whole, Whole], ...]], ...] = ()
     """Of ASK_JUDGE: messages whose producers number them: place among the part's messages, from 0, the producer's
     number, and bytes of the body (feature level 7)."""
+    links: LinkRanges = ()
+    """Of ASK_JUDGE: of those that the transaction settles. An owner of an older release passes it over."""
 
     def __post_init__(self) -> None:
         if (self.word is None) != (self.what != ASK_LEASE):
@@ -279,9 +286,11 @@ class Commit(ProxyMessage, frozen=True, tag=29):
     lost: bool = False
     """None of its messages comes: the owner notes that it has refused their numbers, and takes nothing (feature level
     7)."""
+    links: LinkRanges = ()
+    """Of the messages that it settles. An owner of an older release passes it over."""
 
     def __post_init__(self) -> None:
-        for _, ranges in (*self.settlements, *self.changes):
+        for _, ranges in (*self.settlements, *self.changes, *self.links):
             check_ranges(ranges)
 
 

@@ -21,7 +21,7 @@ This module covers one queue: `owned_queues.OwnedQueues` reads the frames, finds
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from clusterbroker.broker.queues.handle import EXCLUSIVE
@@ -30,7 +30,7 @@ from clusterbroker.broker.queues.link_held import LinkAttach
 from clusterbroker.broker.queues.link_holding import HELD_MAX, unlisted
 from clusterbroker.broker.queues.local_queue import LocalQueue
 from clusterbroker.broker.queues.queue import Queue
-from clusterbroker.broker.queues.states import HOLDER_MAX
+from clusterbroker.broker.queues.states import HOLDER_MAX, READY
 from clusterbroker.broker.remote.asking import Asking
 from clusterbroker.broker.remote.attachment import NOTHING, Attachment, RemoteSubscription
 from clusterbroker.broker.remote.ingest import Ingest
@@ -45,8 +45,10 @@ from clusterbroker.broker.remote.messages import (
     Published,
     Range,
     Settled,
+    Settlement,
 )
 from clusterbroker.broker.remote.settling import Settling
+from clusterbroker.journal.ranges import merged, ranges_of
 from clusterbroker.journal.record import read_records, verify_records
 
 if TYPE_CHECKING:
@@ -259,12 +261,8 @@ class OwnedQueue:
         for link in (*map(_link_of, entry.consumers), *entry.links):
             if link[0] and self._obeys(LinkAttach(*link)):
                 attachment.place(link[0])  # its settlements count
-        for settlement in entry.settlements:
-            if self._missing:
-                for first, last in settlement.ranges:
-                    if settlement.id > attachment.settlement:
-                        self.queue.ring.adopt(first, last, attachment.holder)
-        self.settling.carry_out(attachment, entry.settlements)
+        adopted = self._adopt(attachment, entry.settlements) if self._missing else ()
+        self.settling.carry_out(attachment, entry.settlements, adopted)
         self._hold_only(attachment, entry.outstanding)
         self._list(attachment, entry.consumers, entry.asking)
         for member in attachment.members.values():
@@ -280,6 +278,19 @@ class OwnedQueue:
         self._arrived(node)
         self.queue.ring.mark()
         self.touch()
+
+    def _adopt(self, attachment: Attachment, settlements: Sequence[Settlement]) -> Sequence[Range]:
+        """What a node had settled, and the owner before has not committed, is there again; of what links have held,
+        which. One that is held by nobody is that link's still: that owner has taken it from the link and could not
+        finish."""
+        ring, adopted = self.queue.ring, list[Range]()
+        for settlement in settlements:
+            for first, last in settlement.ranges if settlement.id > attachment.settlement else ():
+                if settlement.held_by:
+                    living = ring.living(first, last, last + 1 - first)
+                    adopted += ranges_of(seq for seq, state, *_ in living if state == READY)
+                ring.adopt(first, last, attachment.holder)
+        return merged(adopted)
 
     @property
     def has_gap(self) -> bool:

@@ -24,7 +24,7 @@ from clusterbroker.broker.queues.handle import UNANSWERED_MS
 from clusterbroker.broker.queues.lease import LeaseRequest
 from clusterbroker.broker.queues.link_deliveries import AskedTags
 from clusterbroker.broker.queues.link_held import LinkAttach
-from clusterbroker.broker.remote.messages import ASK_DELETE, ASK_FORGET, ASK_HELD, Answer, Ask, Range
+from clusterbroker.broker.remote.messages import ASK_DELETE, ASK_FORGET, ASK_HELD, Answer, Ask, LinkRanges, Range
 
 Then = Callable[[Answer, memoryview], None]
 NumberedParts = tuple[bytes, tuple[tuple[int, int, int], ...]]
@@ -50,6 +50,7 @@ class Question:
     publishes: tuple[int, int] = (0, 0)
     if_settled: bool = False
     numbered: tuple[NumberedParts, ...] = ()
+    links: LinkRanges = ()
     told: bool = False
 
     @property
@@ -93,7 +94,7 @@ class Questions:
                 yield Ask(
                     queue_id, epoch, gen, request, question.what, question.if_unused, question.if_empty,
                     question.no_ack, question.word, question.consumer, question.tags, question.ranges, question.browse,
-                    question.link, question.publishes, question.if_settled, question.numbered,
+                    question.link, question.publishes, question.if_settled, question.numbered, question.links,
                 )  # fmt: skip
 
     def answered(self, request: int) -> Then | None:

@@ -299,13 +299,13 @@ class RemoteQueue(LinkSide):
 
         def answered(refused: bool) -> None:
             for one in staged:
-                if self.deleted or self.is_kept((one.seq,), one.link):
+                if self.deleted or one.seq in commit.left or self.is_kept((one.seq,), one.link):
                     continue  # what its client says of it now changes nothing, or counts
                 if self.ring.release(one.seq) >= 0 and refused:
                     self._settlements.add(one.seq, self.returned_by(one.link))
             self.ring.mark()
 
-        self.take(messages, ticket, commit=Committing(staged, named, answered, part.moved, part.judged))
+        self.take(messages, ticket, commit=(commit := Committing(staged, named, answered, part.moved, part.judged)))
 
     # -- the queue as a whole ---------------------------------------------------------------------------------
 

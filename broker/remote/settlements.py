@@ -35,10 +35,11 @@ from clusterbroker.broker.remote.messages import (
     SETTLE_LEFT,
     SETTLE_REQUEUE,
     SETTLE_REQUEUE_COUNTED,
+    LinkRanges,
     Range,
     Settlement,
 )
-from clusterbroker.journal.ranges import ranges_of, subtract
+from clusterbroker.journal.ranges import intersect, ranges_of, subtract
 
 RANGES_MAX: Final = 4096
 """Ranges in one settlement."""
@@ -54,8 +55,8 @@ class Settlements:
         self._told = 0  # the last id that the owner was told in this attachment
         self._certain = 0  # the last one that the attachment itself has told
         self._doubtful: dict[int, int] = {}  # seq -> id of the open settlement by which a link has it no more
-        self._gathered: dict[tuple[int, int, str, bytes, int], list[int]] = {}
-        """Outcome, delivery count, link, change, withdraws: seqs."""
+        self._gathered: dict[tuple[int, int, str, bytes, int, int], list[int]] = {}
+        """Outcome, delivery count, link, change, withdraws, held_by: seqs."""
         self._open: deque[Settlement] | tuple[()] = ()
         self._returned: dict[int, int] = {}  # seq -> id of the open settlement that returns it
         self._struck: dict[int, list[int]] = {}  # id of an open settlement -> seqs to be struck off it
@@ -66,11 +67,13 @@ class Settlements:
         return bool(self._open or self._gathered)
 
     def add(
-        self, seq: int, outcome: int, count: int = 0, link: str = "", change: bytes = b"", withdraws: int = 0
-    ) -> None:
+        self, seq: int, outcome: int, count: int = 0, link: str = "", change: bytes = b"", withdraws: int = 0,
+        held_by: int = 0,
+    ) -> None:  # fmt: skip
         """A delivery that is not acknowledged but rejected or returned; `count`: for how often it had been before;
-        `link` and `change` as in `Modification`, and `change` of a dead letter; `withdraws` as in `Settlement`."""
-        self._gathered.setdefault((outcome, count, link, change, withdraws), []).append(seq)
+        `link` and `change` as in `Modification`, and `change` of a dead letter; `withdraws` and `held_by` as in
+        `Settlement`."""
+        self._gathered.setdefault((outcome, count, link, change, withdraws, held_by), []).append(seq)
 
     def add_ranges(self, ranges: Sequence[Range], outcome: int) -> None:
         """Each of these, uncounted."""
@@ -78,25 +81,29 @@ class Settlements:
             for seq in range(first, last + 1):
                 self.add(seq, outcome)
 
-    def gather(self, acknowledged: Sequence[Range], whole: bool = False) -> None:
-        """Makes settlements of all that came since the last call. `whole`: all of it is carried out, or nothing."""
+    def gather(self, acknowledged: Sequence[Range], held_by: LinkRanges = (), whole: bool = False) -> None:
+        """Makes settlements of all that came since the last call. `held_by`: of what was acknowledged. `whole`: all of
+        it is carried out, or nothing."""
         known = len(self._open)
+        for holder, ranges in held_by:
+            self._append(SETTLE_ACK, intersect(acknowledged, ranges), held_by=holder)
+            acknowledged = subtract(acknowledged, ranges)
         self._append(SETTLE_ACK, acknowledged)
-        for (outcome, count, link, change, withdraws), seqs in sorted(self._gathered.items()):
-            self._append(outcome, ranges_of(seqs), count, link, change, withdraws)
+        for (outcome, count, link, change, withdraws, holder), seqs in sorted(self._gathered.items()):
+            self._append(outcome, ranges_of(seqs), count, link, change, withdraws, holder)
         self._gathered.clear()
         for place in range(known, len(self._open) if whole else 0):
             self._open[place] = msgspec.structs.replace(self._open[place], whole=self._next_id - 1)  # type: ignore[index]
 
     def _append(
         self, outcome: int, ranges: Sequence[Range], count: int = 0, link: str = "", change: bytes = b"",
-        withdraws: int = 0,
+        withdraws: int = 0, held_by: int = 0,
     ) -> None:  # fmt: skip
         for start in range(0, len(ranges), RANGES_MAX):
             part = tuple(ranges[start : start + RANGES_MAX])
             if isinstance(self._open, tuple):
                 self._open = deque()
-            self._open.append(Settlement(self._next_id, outcome, part, count, link, change, withdraws))
+            self._open.append(Settlement(self._next_id, outcome, part, count, link, change, withdraws, 0, held_by))
             if outcome in (SETTLE_REQUEUE, SETTLE_REQUEUE_COUNTED, SETTLE_LEFT):
                 for first, last in part:
                     self._returned.update(dict.fromkeys(range(first, last + 1), self._next_id))

@@ -11,6 +11,10 @@ is on its way, through backpressure or to the next owner.
     ready, returning, held by somebody else     nobody's: it expired, was withdrawn, or its link goes on elsewhere
     gone                                        needs no word: it was settled before, and never comes again
 
+A node keeps what a transaction settles until the owner has it, which an alarm may delay for long. Meanwhile its link
+may end, and another one that is placed at the same node be handed the message. So an outcome for which a client waits
+names the link that has held its message (`Commit.links`, `Settlement.held_by`), and counts for that one alone.
+
 The place of a link is said by a consumer's Attach or Consume, by ASK_HELD, and by `AttachedQueue.links`: a node names
 there, to each next owner, the attaches of its gone consumers while outcomes of theirs are on the way. An attach that is
 not the newest one is not obeyed (`link_since`), whoever names it.
@@ -30,6 +34,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, Protocol
 
+import msgspec
+
 from clusterbroker.broker.queues.handle import HELD_BY_NOBODY, Modification
 from clusterbroker.broker.queues.local_queue import LocalQueue
 from clusterbroker.broker.queues.states import READY, UNACKED
@@ -39,10 +45,11 @@ from clusterbroker.broker.remote.messages import (
     SETTLE_LEFT,
     SETTLE_REJECT,
     SETTLE_REQUEUE_COUNTED,
+    LinkRanges,
     Range,
     Settlement,
 )
-from clusterbroker.journal.ranges import ranges_of, subtract
+from clusterbroker.journal.ranges import intersect, merged, ranges_of, subtract
 
 _LEAVES: Final = (SETTLE_ACK, SETTLE_REJECT)
 """Outcomes in which somebody may believe."""
@@ -74,34 +81,55 @@ class Settling:
         self._owned.queue.ring.mark()
         self._owned.touch()
 
-    def carry_out(self, attachment: Attachment, settlements: Sequence[Settlement]) -> None:
-        """Those that were told before, and applied, are passed over."""
+    def carry_out(
+        self, attachment: Attachment, settlements: Sequence[Settlement], adopted: Sequence[Range] = ()
+    ) -> None:
+        """Those that were told before, and applied, are passed over. `adopted`: these were nobody's, and are the node's
+        for what it says here (an epoch's first Attach)."""
         news = [one for one in settlements if one.id > attachment.settlement]
-        wholes: dict[int, list[Range]] = {}
+        wholes: dict[int, list[Settlement]] = {}
         for settlement in news:
             if settlement.whole:
-                wholes.setdefault(settlement.whole, []).extend(settlement.ranges)
-        refused = {number for number, ranges in wholes.items() if self._not_held(attachment, ranges, number)}
+                wholes.setdefault(settlement.whole, []).append(settlement)
+        refused = {number for number, whole in wholes.items() if self._not_held(attachment, whole, number, adopted)}
         for settlement in news:
-            self._settle(attachment, settlement, settlement.whole in refused)
+            self._settle(attachment, settlement, settlement.whole in refused, adopted)
 
-    def _not_held(self, attachment: Attachment, ranges: Sequence[Range], number: int) -> bool:
+    def _not_held(
+        self, attachment: Attachment, whole: Sequence[Settlement], number: int, adopted: Sequence[Range]
+    ) -> bool:
         """Whether one of these is here, and not held by the node: with this settlement it hears which."""
-        ring, holder = self._owned.queue.ring, attachment.holder
-        void: list[Range] = []
-        for first, last in ranges:
-            if ring.count_held(first, last, holder) < last + 1 - first:
-                held = [seq for seq in range(first, last + 1) if ring.count_held(seq, seq, holder)]
-                void += self._void([(first, last)], ranges_of(held))
+        void = [
+            span
+            for settlement in whole
+            for first, last in settlement.ranges
+            for span in self._void([(first, last)], self._held(attachment, first, last, settlement.held_by, adopted))
+        ]
         if void:
             attachment.not_held[number] = tuple(void)
         return bool(void)
 
-    def _settle(self, attachment: Attachment, settlement: Settlement, is_refused: bool) -> None:
+    def _held(
+        self, attachment: Attachment, first: int, last: int, held_by: int, adopted: Sequence[Range] = ()
+    ) -> Sequence[Range]:
+        """What the node has of these: with `held_by` as the place of that link, which holds them, or for it. A queue
+        that has lost what was committed may not know by whom its messages are held."""
+        ring, holder = self._owned.queue.ring, attachment.holder
+        if held_by and not self._owned.has_gap:
+            here = ring.link_place(held_by) == holder
+            held = ring.held_by_link(held_by, first, last + 1 - first, last) if here else ()
+            return merged([*((seq, seq) for seq, _, _ in held), *intersect(((first, last),), adopted)])
+        if ring.count_held(first, last, holder) == last + 1 - first:
+            return ((first, last),)
+        return ranges_of(seq for seq in range(first, last + 1) if ring.count_held(seq, seq, holder))
+
+    def _settle(
+        self, attachment: Attachment, settlement: Settlement, is_refused: bool, adopted: Sequence[Range]
+    ) -> None:
         queue, ring = self._owned.queue, self._owned.queue.ring
         changed = 0
         if not is_refused:
-            changed, taken = self._carry_out(attachment, settlement)
+            changed, taken = self._carry_out(attachment, self._counting(attachment, settlement, adopted))
             if (
                 settlement.outcome in _LEAVES
                 and not settlement.whole
@@ -113,6 +141,13 @@ class Settling:
             attachment.unsettled.append((settlement.id, queue.log.commits))
         elif attachment.unsettled:  # it needs no commit, but the answer is for all up to it
             attachment.unsettled.append((settlement.id, attachment.unsettled[-1][1]))
+
+    def _counting(self, attachment: Attachment, settlement: Settlement, adopted: Sequence[Range]) -> Settlement:
+        """What counts of a settlement that says which link holds its messages: what that link holds, at this node."""
+        if not settlement.held_by or self._owned.has_gap:
+            return settlement
+        held = [span for one in settlement.ranges for span in self._held(attachment, *one, settlement.held_by, adopted)]
+        return msgspec.structs.replace(settlement, ranges=tuple(held))
 
     def _void(self, ranges: Sequence[Range], taken: Sequence[Range]) -> tuple[Range, ...]:
         """Of these, what is here and was not taken. Of what was acknowledged the number is enough: it is here no more,
@@ -128,15 +163,17 @@ class Settling:
         ]
         return tuple(ranges_of(here))
 
-    def holds_all(self, attachment: Attachment, settlements: Sequence[tuple[int, Sequence[Range]]]) -> bool:
-        """Whether the node holds each of the messages that its transaction settles. A queue that has lost what was
-        committed knows nothing of some, which come to nobody any more."""
-        ring, holder = self._owned.queue.ring, attachment.holder
+    def holds_all(
+        self, attachment: Attachment, settlements: Sequence[tuple[int, Sequence[Range]]], links: LinkRanges
+    ) -> bool:
+        """Whether the node holds each of the messages that its transaction settles, and `links` those of them that they
+        held when the client settled them: one of them may have come to another link at the same node since. A queue
+        that has lost what was committed knows nothing of some, which come to nobody any more."""
         if any(first == HELD_BY_NOBODY for _, ranges in settlements for first, _ in ranges):
             return False
         return self._owned.has_gap or all(
-            ring.count_held(first, last, holder) == last + 1 - first
-            for _, ranges in settlements
+            _count(self._held(attachment, first, last, link)) == last + 1 - first
+            for link, ranges in (*((0, ranges) for _, ranges in settlements), *links)
             for first, last in ranges
         )
 

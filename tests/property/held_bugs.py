@@ -115,6 +115,11 @@ def _halves_of_commits(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Settling, "holds_all", lambda *_: True)
 
 
+def _any_link_will_do(patch: pytest.MonkeyPatch) -> None:
+    held = Settling._held
+    patch.setattr(Settling, "_held", lambda settling, node, first, last, _: held(settling, node, first, last, 0))
+
+
 def _nobody_is_asked(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(together, "ASKED_COMMITS", 1 << 30)
 
@@ -124,7 +129,8 @@ def _overtakes_what_is_sent_again(patch: pytest.MonkeyPatch) -> None:
 
 
 class Bug(NamedTuple):
-    """One of them. `seed`: of a life that finds it; `choosy`, `patient`, `apart`, `alone`: such a one does."""
+    """One of them. `seed`: of a life that finds it; `choosy`, `patient`, `apart`, `alone`, `alarmed`: such a one
+    does."""
 
     what: str
     seed: int
@@ -133,6 +139,7 @@ class Bug(NamedTuple):
     patient: bool = False
     apart: bool = False
     alone: bool = False
+    alarmed: bool = False
 
 
 BUGS: Final = {
@@ -160,6 +167,9 @@ BUGS: Final = {
     ),
     "halves_of_commits": Bug(
         "a transaction is carried out whose node does not hold what it settles", 37, _halves_of_commits, patient=True
+    ),
+    "any_link_will_do": Bug(
+        "a transaction takes what came to another link of its node", 101518, _any_link_will_do, alarmed=True
     ),
     "nobody_is_asked": Bug(
         "queues are not asked before a transaction over several of them is carried out",

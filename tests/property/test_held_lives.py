@@ -47,7 +47,7 @@ def test_the_order_of_one_link(seed: int) -> None:
     live(seed, alone=True)
 
 
-@pytest.mark.parametrize("seed", [*range(4), 90401, 90712, 90765, 91457])
+@pytest.mark.parametrize("seed", [*range(4), 90401, 90712, 90765, 91457, 101410, 101518])
 def test_alarms_of_the_owner(seed: int) -> None:
     live(seed, alarmed=True)
 
@@ -65,7 +65,7 @@ def test_a_bug_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _violated(seed: int, bug: Bug) -> str:
     try:
-        live(seed, choosy=bug.choosy, patient=bug.patient, apart=bug.apart, alone=bug.alone)
+        live(seed, choosy=bug.choosy, patient=bug.patient, apart=bug.apart, alone=bug.alone, alarmed=bug.alarmed)
     except AssertionError as error:
         return str(error)
     return ""

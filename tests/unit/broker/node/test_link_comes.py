@@ -8,10 +8,13 @@ from typing import Any
 
 import pytest
 
+from clusterbroker.broker.queues.handle import CommitPart, Decided
+from clusterbroker.broker.queues.link_held import LinkAttach
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.remote.ingest import Ingest
 from clusterbroker.cluster.ids import LogIndex
 from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.journal.record import read_records
 from tests.unit.broker.node.link_clients import Awaited, Receiver, message
 from tests.unit.broker.node.node_cluster import Cluster
 from tests.unit.broker.node.test_link_holding import others, owned, owner, publish, ring
@@ -35,6 +38,14 @@ class Shop:
     @property
     def queue(self) -> Any:
         return owned(self.owner)[0]
+
+    def bodies(self) -> list[bytes]:
+        """What is in the queue."""
+        seqs = [seq for seq, *_ in self.queue.ring.living(1, self.queue.ring.next_seq, 100)]
+        found: list[bytes] = []
+        self.queue.copy([(seq, seq) for seq in seqs], 1 << 20, found.append)
+        self.cluster.turn()
+        return [message.body for records in found for _, message, *_ in read_records(records)]
 
     def cut(self) -> None:
         self.cluster.unlink(self.here, self.owner.name)
@@ -85,6 +96,69 @@ def test_behind_an_alarm() -> None:
     shop.cluster.wait(300)
     queues.alarmed(shop.owner.name, False)
     shop.check(late, answers)
+
+
+class New:
+    """What a link settles and its node cannot tell yet; it ends, and another one is attached there for the first time
+    and has the message."""
+
+    def __init__(self, shop: Shop, settles: Callable[[], Awaited]) -> None:
+        self._shop, self._queues = shop, shop.cluster[shop.here].node.role.remote_queues
+        self._queues.alarmed(shop.owner.name, True)
+        self.late = settles()
+        again = Receiver(shop.cluster, shop.here, resumes=True, name="first", deaf=False)
+        again.held()
+        again.ledger.add(again.resumed_by(), self.late.seq, again.site.now_ms)
+        shop.ends(again)
+        self.receiver = Receiver(shop.cluster, shop.here, name="second", deaf=False)
+        assert self.receiver.consume() == ""
+
+    def calm(self) -> None:
+        self._queues.alarmed(self._shop.owner.name, False)
+        self._shop.cluster.wait(1000)
+
+    def check(self) -> None:
+        """The message is the second one's, and its client settles it."""
+        assert self.late.answers == ["refused"]
+        assert list(ring(self._shop.cluster).links().values()) == [1]
+        self.receiver.ack(b"1")
+        self._shop.cluster.wait(1000)
+        assert self._shop.bodies() == []
+
+
+def test_a_transaction_does_not_take_what_a_new_link_has_come_to_hold() -> None:
+    shop = Shop()
+    new = New(shop, shop.settles)
+    assert new.receiver.bodies() == [b"1"]
+    new.calm()
+    new.check()
+
+
+def test_nor_what_is_on_its_way_to_a_new_link() -> None:
+    shop = Shop()
+    new = New(shop, shop.settles)
+    new.calm()
+    assert new.receiver.bodies() == [b"1"]
+    new.check()
+
+
+@pytest.mark.parametrize("outcome", ["ack", "reject"])
+@pytest.mark.parametrize("is_whole", [False, True])
+def test_an_outcome_of_a_part_names_the_link(outcome: str, is_whole: bool) -> None:
+    """Without messages a part is settlements: they count for what that link holds at the node, and nobody else."""
+    shop = Shop()
+    part = CommitPart()
+    part.judged = is_whole
+    ((_, _, seq),) = shop.first.ledger.collect(shop.first.hands.pop(b"1"), False) or []
+    part.settles.append(Decided(seq, outcome, LinkAttach(shop.first.link.link + 1, 1)))
+    answers: list[bool] = []
+    ticket = Ticket(1, 1, lambda done: answers.append(bool(done.rejected)))
+    shop.handle.commit(part, ticket, shop.first.site.now_ms)
+    ticket.pass_()
+    shop.cluster.wait(1000)
+    assert answers == [True]
+    assert part.void == {seq}
+    assert ring(shop.cluster).links() == {shop.first.link.link: 1}
 
 
 @pytest.mark.parametrize("why", ["stumbled", "suspect"])
