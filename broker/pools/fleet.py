@@ -567,7 +567,7 @@ class Fleet:
 
     def _end_absent(self, now_s: float) -> None:
         """Of those that hang, or were told to leave and have not. A retired one ends as the policy says."""
-        if not self._absent and not self._holdings.absent:
+        if not (self._absent or self._holdings.absent) or self._policy is None or not self._policy.is_settled(now_s):
             return
         limit_s = max(self.pool.settings.start_timeout_s, self.pool.settings.grace_s)
         for worker_id, since_s in list(self._absent.items()):

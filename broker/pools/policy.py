@@ -116,6 +116,10 @@ class Policy:
 
     # ---- questions ----
 
+    def is_settled(self, now_s: float) -> bool:
+        """Whether what is missing in the facts is so. For SETTLE_S after a take-over workers come back."""
+        return now_s >= self._settled_s
+
     def idle_s(self, key: str, now_s: float) -> float:
         """Seconds without a message waiting or held, and without an event. 0 for a key that no step has seen."""
         demand = self._demands.get(key)
@@ -227,7 +231,7 @@ class Policy:
         if self.settings.scaling is Scaling.NONE:
             return orders
         retired: set[str] = set()
-        if now_s >= self._settled_s:
+        if self.is_settled(now_s):
             for group in awake:
                 for worker, why in self._surplus(group, facts, now_s):
                     retired.add(worker.id)
@@ -239,10 +243,10 @@ class Policy:
         self.placement.open(facts, set(self._suspended), retired)
         self.spares.open(facts, {order.worker for order in late if isinstance(order, Stop)})
         most = self.settings.max_workers - sum(len(group.workers) for group in facts.groups.values()) - facts.strays
-        if now_s >= self._settled_s:
+        if self.is_settled(now_s):
             orders += self.spares.surplus(most)
         orders += self._starts(awake, facts, retired, most - len(facts.spares), now_s)
-        if now_s >= self._settled_s:
+        if self.is_settled(now_s):
             for place, victim in self.placement.over_committed(facts, self._idle(facts, now_s), now_s):
                 orders += self._evict(victim, place, "", facts)
         for group in awake:
@@ -416,12 +420,12 @@ class Policy:
                 yield Assign(wish.key, spare.id)
                 continue
             if left <= 0:
-                if wish.first and now_s >= self._settled_s:
+                if wish.first and self.is_settled(now_s):
                     yield from self.spares.give_way(wish.key)
                 if self.spares.are_left:
                     continue
                 break
-            over = not tries[wish.starved] or not wish.first or not victims_left or now_s < self._settled_s
+            over = not tries[wish.starved] or not wish.first or not victims_left or not self.is_settled(now_s)
             if over and unfit <= 0:
                 if wish.starved or self.spares.are_left:
                     continue
@@ -438,7 +442,7 @@ class Policy:
                 left -= 1
                 self._grant(wish, waiting, now_s)
                 yield Launch(wish.key, place, facts.version, self.placement.launch(wish.key, place, now_s))
-            elif wish.first and now_s >= self._settled_s and (room := self.spares.make_room(wish.key)) is not None:
+            elif wish.first and self.is_settled(now_s) and (room := self.spares.make_room(wish.key)) is not None:
                 yield from room
             elif not over and memory < vain[wish.starved]:
                 self.effort += 1
@@ -461,7 +465,7 @@ class Policy:
         now_s: float,
     ) -> Iterator[Order]:  # fmt: skip
         """`_starts` and what follows it, where workers serve several keys: their groups take no room at places."""
-        settled = now_s >= self._settled_s
+        settled = self.is_settled(now_s)
         self.placement.open(replace(facts, groups={}), set(self._suspended), set())
         shared.open(facts, stopped, retired)
         left = self.settings.max_workers - len(facts.spares) - facts.strays
@@ -565,7 +569,7 @@ class Policy:
         kept = max(need, 1 if group.state is GroupState.UNBOUND and active else 0)
         at_rest = (
             not group.busy
-            and now_s >= self._settled_s
+            and self.is_settled(now_s)
             and demand.settles(need, now_s)
             and all(worker.state is WorkerState.READY for worker in group.workers)
             and (active == kept or facts.paused)

@@ -351,6 +351,21 @@ def test_a_worker_that_consumes_no_more_is_replaced_in_time() -> None:
     assert world.step() == ["launch"]
 
 
+def test_a_controller_that_takes_over_waits_for_workers_to_come_back() -> None:
+    world = World("a", start_timeout_s=2, grace_s=2)
+    world.require("42")
+    world.step()
+    name = world.launches[0].launch_id.replace("-", "_")
+    world.tell("42", **{name: 0})
+    world.fleet = world.begun()
+    world.tell("42", **{name: 0})
+    world.step()
+    world.tell("42")
+    for _ in range(9):
+        assert world.step(1.0) == []
+    assert world.step(1.5) == ["revoke"]
+
+
 def test_an_owner_that_has_just_begun_hears_that_starts_fail() -> None:
     world = World("a", start_failures_max=1)
     world.require("42")
