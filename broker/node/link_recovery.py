@@ -156,7 +156,7 @@ class LinkRecovery:
             self._each(lambda queue: queue.log.deliveries.keep(message.link, message.attach, message.tags))
 
     def goes_on(self, attach: LinkAttach) -> bool:
-        """Whether a later attach has what this one held: the link has not begun anew since, and has not ended."""
+        """See `Links`."""
         link = self._node.map.link(LogIndex(attach.link))
         return link is not None and link.since <= attach.attach
 

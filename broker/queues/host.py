@@ -8,6 +8,7 @@ from typing import Protocol, TypeVar
 from clusterbroker.broker.queues.dead_lettering.death import Reason
 from clusterbroker.broker.queues.effort import Effort
 from clusterbroker.broker.queues.handle import QueueHandle
+from clusterbroker.broker.queues.link_held import LinkAttach
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.journal.layout import Location
 from clusterbroker.journal.record import Message
@@ -26,6 +27,9 @@ class Links(Protocol[Q_contra]):
     def since(self, queue: Q_contra, link: int, attach: int) -> int:
         """What the map says of an attach of a link (`cluster.wiring.links`), to a queue that may know deliveries of it
         from now on; 0: it does not count."""
+
+    def goes_on(self, attach: LinkAttach) -> bool:
+        """Whether a later attach has what this one held: the link has not begun anew since, and has not ended."""
 
     @property
     def withdraws(self) -> bool:

@@ -26,6 +26,7 @@ from typing import Final
 
 from clusterbroker.broker.queues.handle import HELD_BY_NOBODY, Decided, Moved
 from clusterbroker.broker.queues.link_deliveries import Tagged
+from clusterbroker.broker.queues.link_held import LinkAttach
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.remote.messages import (
     SETTLE_ACK,
@@ -56,10 +57,10 @@ RUN_MAX: Final = 4096
 
 def held_by_links(staged: Iterable[Decided]) -> LinkRanges:
     """Which links have what a transaction settles."""
-    links: dict[int, list[int]] = {}
+    links: dict[LinkAttach, list[int]] = {}
     for one in staged:
         if one.link.link:
-            links.setdefault(one.link.link, []).append(one.seq)
+            links.setdefault(one.link, []).append(one.seq)
     return tuple((link, tuple(ranges_of(seqs))) for link, seqs in links.items())
 
 

@@ -164,7 +164,7 @@ class LinkSide:
             if one.outcome == "ack":
                 self.ring.settle(one.seq, True)
             elif one.outcome == "reject" and not self.deleted and self.ring.release(one.seq) >= 0:
-                self._settlements.add(one.seq, SETTLE_REJECT, change=one.change, held_by=one.link.link)
+                self._settlements.add(one.seq, SETTLE_REJECT, change=one.change, held_by=one.link)
         acknowledged = held_by_links(one for one in part.settles if one.outcome == "ack")
         self._settlements.gather(self.ring.take_settled(), acknowledged, whole)
         self._settlements.hold(ticket, part, lambda: self._refused(part) if whole else None)

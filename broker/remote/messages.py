@@ -23,7 +23,9 @@ Tag = Annotated[bytes, msgspec.Meta(max_length=32)]
 """A delivery-tag of AMQP 1.0."""
 AttachNumber = Annotated[int, msgspec.Meta(ge=0, le=ATTACH_MAX)]
 """An attach of a recoverable link."""
-LinkRanges = tuple[tuple[Whole, tuple[Range, ...]], ...]
+Holding = tuple[Whole, AttachNumber]
+"""A `LinkAttach` that was handed messages: what its client says of them counts while its link has not begun anew."""
+LinkRanges = tuple[tuple[Holding, tuple[Range, ...]], ...]
 """Messages by the recoverable links that hold them. For another holder's nobody else's word counts."""
 AlarmName = Literal["memory", "disk"]
 
@@ -88,9 +90,9 @@ class Settlement(msgspec.Struct, frozen=True, array_like=True):
     whole: Whole = 0
     """SETTLE_ACK and SETTLE_REJECT: all settlements that name this id, the last one's, are carried out, or none.
     0: each one of its messages counts by itself. Members below feature level 6 do not read it."""
-    held_by: Whole = 0
-    """SETTLE_ACK and SETTLE_REJECT for which a client waits: the recoverable link that holds them; 0: none, or anyone.
-    An owner of an older release passes it over."""
+    held_by: Holding | None = None
+    """SETTLE_ACK and SETTLE_REJECT for which a client waits: the recoverable link that holds them; None: none, or
+    anyone. An owner of an older release passes it over."""
 
     def __post_init__(self) -> None:
         check_ranges(self.ranges)

@@ -29,6 +29,7 @@ from typing import Final
 import msgspec.structs
 
 from clusterbroker.broker.queues.handle import NOT_HELD, CommitPart
+from clusterbroker.broker.queues.link_held import NO_LINK, LinkAttach
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.remote.messages import (
     SETTLE_ACK,
@@ -55,7 +56,7 @@ class Settlements:
         self._told = 0  # the last id that the owner was told in this attachment
         self._certain = 0  # the last one that the attachment itself has told
         self._doubtful: dict[int, int] = {}  # seq -> id of the open settlement by which a link has it no more
-        self._gathered: dict[tuple[int, int, str, bytes, int, int], list[int]] = {}
+        self._gathered: dict[tuple[int, int, str, bytes, int, LinkAttach], list[int]] = {}
         """Outcome, delivery count, link, change, withdraws, held_by: seqs."""
         self._open: deque[Settlement] | tuple[()] = ()
         self._returned: dict[int, int] = {}  # seq -> id of the open settlement that returns it
@@ -68,7 +69,7 @@ class Settlements:
 
     def add(
         self, seq: int, outcome: int, count: int = 0, link: str = "", change: bytes = b"", withdraws: int = 0,
-        held_by: int = 0,
+        held_by: LinkAttach = NO_LINK,
     ) -> None:  # fmt: skip
         """A delivery that is not acknowledged but rejected or returned; `count`: for how often it had been before;
         `link` and `change` as in `Modification`, and `change` of a dead letter; `withdraws` and `held_by` as in
@@ -86,7 +87,7 @@ class Settlements:
         it is carried out, or nothing."""
         known = len(self._open)
         for holder, ranges in held_by:
-            self._append(SETTLE_ACK, intersect(acknowledged, ranges), held_by=holder)
+            self._append(SETTLE_ACK, intersect(acknowledged, ranges), held_by=LinkAttach(*holder))
             acknowledged = subtract(acknowledged, ranges)
         self._append(SETTLE_ACK, acknowledged)
         for (outcome, count, link, change, withdraws, holder), seqs in sorted(self._gathered.items()):
@@ -97,13 +98,14 @@ class Settlements:
 
     def _append(
         self, outcome: int, ranges: Sequence[Range], count: int = 0, link: str = "", change: bytes = b"",
-        withdraws: int = 0, held_by: int = 0,
+        withdraws: int = 0, held_by: LinkAttach = NO_LINK,
     ) -> None:  # fmt: skip
+        holding = held_by if held_by.link else None
         for start in range(0, len(ranges), RANGES_MAX):
             part = tuple(ranges[start : start + RANGES_MAX])
             if isinstance(self._open, tuple):
                 self._open = deque()
-            self._open.append(Settlement(self._next_id, outcome, part, count, link, change, withdraws, 0, held_by))
+            self._open.append(Settlement(self._next_id, outcome, part, count, link, change, withdraws, 0, holding))
             if outcome in (SETTLE_REQUEUE, SETTLE_REQUEUE_COUNTED, SETTLE_LEFT):
                 for first, last in part:
                     self._returned.update(dict.fromkeys(range(first, last + 1), self._next_id))

@@ -13,7 +13,8 @@ is on its way, through backpressure or to the next owner.
 
 A node keeps what a transaction settles until the owner has it, which an alarm may delay for long. Meanwhile its link
 may end, and another one that is placed at the same node be handed the message. So an outcome for which a client waits
-names the link that has held its message (`Commit.links`, `Settlement.held_by`), and counts for that one alone.
+names the link and its attach that have held its message (`Commit.links`, `Settlement.held_by`): it counts for that link
+alone, and no more when that has begun anew.
 
 The place of a link is said by a consumer's Attach or Consume, by ASK_HELD, and by `AttachedQueue.links`: a node names
 there, to each next owner, the attaches of its gone consumers while outcomes of theirs are on the way. An attach that is
@@ -37,6 +38,7 @@ from typing import Final, Protocol
 import msgspec
 
 from clusterbroker.broker.queues.handle import HELD_BY_NOBODY, Modification
+from clusterbroker.broker.queues.link_held import LinkAttach
 from clusterbroker.broker.queues.local_queue import LocalQueue
 from clusterbroker.broker.queues.states import READY, UNACKED
 from clusterbroker.broker.remote.attachment import Attachment
@@ -45,6 +47,7 @@ from clusterbroker.broker.remote.messages import (
     SETTLE_LEFT,
     SETTLE_REJECT,
     SETTLE_REQUEUE_COUNTED,
+    Holding,
     LinkRanges,
     Range,
     Settlement,
@@ -110,14 +113,17 @@ class Settling:
         return bool(void)
 
     def _held(
-        self, attachment: Attachment, first: int, last: int, held_by: int, adopted: Sequence[Range] = ()
+        self, attachment: Attachment, first: int, last: int, held_by: Holding | None, adopted: Sequence[Range] = ()
     ) -> Sequence[Range]:
-        """What the node has of these: with `held_by` as the place of that link, which holds them, or for it. A queue
-        that has lost what was committed may not know by whom its messages are held."""
-        ring, holder = self._owned.queue.ring, attachment.holder
-        if held_by and not self._owned.has_gap:
-            here = ring.link_place(held_by) == holder
-            held = ring.held_by_link(held_by, first, last + 1 - first, last) if here else ()
+        """What the node has of these: with `held_by` as the place of that link, which holds them since that attach or
+        before, or for it. A queue that has lost what was committed may not know by whom its messages are held."""
+        queue, holder = self._owned.queue, attachment.holder
+        ring = queue.ring
+        if held_by is not None and not self._owned.has_gap:
+            if not queue.host.recovery.goes_on(LinkAttach(*held_by)):
+                return ()
+            link, here = held_by[0], ring.link_place(held_by[0]) == holder
+            held = ring.held_by_link(link, first, last + 1 - first, last) if here else ()
             return merged([*((seq, seq) for seq, _, _ in held), *intersect(((first, last),), adopted)])
         if ring.count_held(first, last, holder) == last + 1 - first:
             return ((first, last),)
@@ -144,7 +150,7 @@ class Settling:
 
     def _counting(self, attachment: Attachment, settlement: Settlement, adopted: Sequence[Range]) -> Settlement:
         """What counts of a settlement that says which link holds its messages: what that link holds, at this node."""
-        if not settlement.held_by or self._owned.has_gap:
+        if settlement.held_by is None or self._owned.has_gap:
             return settlement
         held = [span for one in settlement.ranges for span in self._held(attachment, *one, settlement.held_by, adopted)]
         return msgspec.structs.replace(settlement, ranges=tuple(held))
@@ -173,7 +179,7 @@ class Settling:
             return False
         return self._owned.has_gap or all(
             _count(self._held(attachment, first, last, link)) == last + 1 - first
-            for link, ranges in (*((0, ranges) for _, ranges in settlements), *links)
+            for link, ranges in (*((None, ranges) for _, ranges in settlements), *links)
             for first, last in ranges
         )
 

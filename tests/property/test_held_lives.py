@@ -47,7 +47,7 @@ def test_the_order_of_one_link(seed: int) -> None:
     live(seed, alone=True)
 
 
-@pytest.mark.parametrize("seed", [*range(4), 90401, 90712, 90765, 91457, 101410, 101518])
+@pytest.mark.parametrize("seed", [*range(4), 90401, 90712, 90765, 91457, 101410, 101518, 202849])
 def test_alarms_of_the_owner(seed: int) -> None:
     live(seed, alarmed=True)
 

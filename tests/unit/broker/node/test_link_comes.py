@@ -142,6 +142,27 @@ def test_nor_what_is_on_its_way_to_a_new_link() -> None:
     new.check()
 
 
+def test_nor_what_its_own_link_has_been_handed_anew() -> None:
+    shop = Shop()
+    queues = shop.cluster[shop.here].node.role.remote_queues
+    queues.alarmed(shop.owner.name, True)
+    late = shop.settles()
+    again = Receiver(shop.cluster, shop.here, resumes=True, name="first", deaf=False)
+    again.held()
+    again.ledger.add(again.resumed_by(), late.seq, again.site.now_ms)
+    again.leave()
+    anew = Receiver(shop.cluster, shop.here, name="first", deaf=False)
+    assert anew.consume() == ""
+    assert anew.bodies() == [b"1"]
+    queues.alarmed(shop.owner.name, False)
+    shop.cluster.wait(1000)
+    assert late.answers == ["refused"]
+    assert ring(shop.cluster).links() == {anew.link.link: 1}
+    anew.ack(b"1")
+    shop.cluster.wait(1000)
+    assert shop.bodies() == []
+
+
 @pytest.mark.parametrize("outcome", ["ack", "reject"])
 @pytest.mark.parametrize("is_whole", [False, True])
 def test_an_outcome_of_a_part_names_the_link(outcome: str, is_whole: bool) -> None:
