@@ -27,6 +27,8 @@ class Ring:
     annotates_all: bool
     annotates_redelivered: bool
     turn: int
+    passed_over: int
+    """A proxy: deliveries that came while their messages were outstanding here."""
     ready: int
     unacked: int
     ready_bytes: int

@@ -419,6 +419,7 @@ cdef class LocalRing:
     cdef readonly bint destroyed
     cdef public int64_t ttl_ms
     cdef public uint64_t turn
+    cdef public uint64_t passed_over
     cdef readonly uint64_t ready
     cdef readonly uint64_t unacked
     cdef readonly int64_t ready_bytes

@@ -945,7 +945,7 @@ cdef class Ring(LinkedRing):
         """Hands the records of a Deliver to a consumer of this node. Raises DamagedRecord before anything is taken.
         Returns how many records there were, ranges that it may not get, the Stumble or Unfit of one that it cannot: held
         here, and ranges that were settled here before, and forgotten nowhere yet: nobody has these. What is outstanding
-        here already is passed over."""
+        here already is passed over, and counted (`passed_over`)."""
         cdef Py_buffer view
         cdef record_view r
         cdef bint flows = taker.flows()
@@ -971,6 +971,8 @@ cdef class Ring(LinkedRing):
                             if s.bits & STATE == SETTLED:
                                 push(&before, r.seq)
                                 push(&before, r.seq)
+                            else:
+                                self.passed_over += 1
                             continue
                         if not flows:
                             push(&refused, r.seq)

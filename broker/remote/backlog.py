@@ -68,9 +68,10 @@ class Committing:
     """What belongs to a transaction's messages: settlements by outcome, those of them whose producers number their own
     by their place, and who must hear whether it was refused; whose rows they are, if they are rows of a segment; and
     annotations of the letters of what is rejected. `loses`: the messages do not come, and stand for their numbers.
-    `left`: seqs that the node has left to their link since. Whoever has them here now has them from the owner."""
+    `left`: of `seqs`, those that the node has left to their link since, or returned. Whoever has them here now has them
+    from the owner."""
 
-    __slots__ = ("answered", "changes", "judged", "left", "links", "loses", "moved", "named", "settlements")
+    __slots__ = ("answered", "changes", "judged", "left", "links", "loses", "moved", "named", "seqs", "settlements")
 
     def __init__(
         self, staged: Sequence[Decided], named: dict[int, Named], answered: Callable[[bool], None],
@@ -84,7 +85,8 @@ class Committing:
             if one.change:
                 changes.setdefault(one.change, []).append(one.seq)
         self.judged = judged
-        self.loses = HELD_BY_NOBODY in (one.seq for one in staged)
+        self.seqs = tuple(one.seq for one in staged if one.seq != HELD_BY_NOBODY)
+        self.loses = len(self.seqs) < len(staged)
         self.moved = moved
         self.settlements = tuple((outcome, tuple(ranges_of(some))) for outcome, some in seqs.items())
         self.changes = tuple((change, tuple(ranges_of(some))) for change, some in changes.items())
@@ -137,6 +139,10 @@ class Entry:
             self.ticket.pass_()
 
 
+_NOTHING: Final[dict[int, Committing]] = {}
+"""Of a queue whose transactions settle nothing. It stays empty."""
+
+
 class Backlog:
     """Publishes of one queue.
 
@@ -144,7 +150,10 @@ class Backlog:
     sent    number of the last message that was ever sent to an owner
     """
 
-    __slots__ = ("_accepted", "_again", "_queue", "_sent", "_waiting", "_waiting_bytes", "next_number", "sent", "size")
+    __slots__ = (
+        "_accepted", "_again", "_queue", "_sent", "_settling", "_waiting", "_waiting_bytes", "next_number", "sent",
+        "size",
+    )  # fmt: skip
 
     def __init__(self, queue: str) -> None:
         """`queue`: its name."""
@@ -156,6 +165,8 @@ class Backlog:
         self._sent: deque[Entry] | tuple[()] = ()  # an empty deque weighs 760 bytes, and most queues rest
         self._waiting: deque[Entry] | tuple[()] = ()
         self._waiting_bytes = 0
+        self._settling: dict[int, Committing] = _NOTHING
+        """Seq -> the last part that settles it."""
         self._again = False  # what waits was sent in an earlier attachment: it has waited for long enough
 
     def __bool__(self) -> bool:
@@ -169,15 +180,23 @@ class Backlog:
     @property
     def settles(self) -> bool:
         """Whether a transaction that is not answered settles something."""
-        entries = (*self._sent, *self._waiting)
-        return any(entry.commit is not None and entry.commit.settlements for entry in entries)
+        return bool(self._settling)
 
-    def leave(self, seqs: Sequence[int]) -> None:
-        """The node has left these to their link: what becomes of a transaction that settles them has nothing to say
-        about them."""
-        for entry in (*self._sent, *self._waiting) if seqs else ():
-            if entry.commit is not None and entry.commit.settlements:
-                entry.commit.left.update(seqs)
+    def leave(self, seqs: Iterable[int]) -> None:
+        """The node has left these to their link, or returned them: what becomes of a transaction that settles them has
+        nothing to say about them."""
+        for seq in seqs if self._settling else ():
+            if (commit := self._settling.get(seq)) is not None:
+                commit.left.add(seq)
+
+    def _answer(self, entry: Entry) -> None:
+        entry.answer(self._queue)
+        if entry.commit is not None and self._settling:
+            own = [seq for seq in entry.commit.seqs if self._settling.get(seq) is entry.commit]
+            for seq in own:
+                del self._settling[seq]
+            if not self._settling:
+                self._settling = _NOTHING
 
     @property
     def holds_back(self) -> bool:
@@ -193,6 +212,11 @@ class Backlog:
         if ticket is not None:
             ticket.hold()
         self.next_number = entry.last + 1
+        if commit is not None and commit.seqs:
+            self.leave(commit.seqs)  # an earlier part's: the client has had it anew since
+            if self._settling is _NOTHING:
+                self._settling = {}
+            self._settling.update(dict.fromkeys(commit.seqs, commit))
         if isinstance(self._waiting, tuple):
             self._waiting = deque()
         self._waiting.append(entry)
@@ -323,7 +347,7 @@ class Backlog:
             entry = self._sent.popleft()
             self.size -= entry.size
             outbox.in_flight_bytes -= entry.size
-            entry.answer(self._queue)
+            self._answer(entry)
         if refused and self._sent and self._sent[0].first <= upto:
             entry = self._sent[0]
             whole = entry.size
@@ -341,5 +365,5 @@ class Backlog:
         waiting, self._waiting = self._waiting, ()
         for entry in waiting:
             entry.refused = ((entry.first, entry.last),) if refused else ()
-            entry.answer(self._queue)
+            self._answer(entry)
         return size

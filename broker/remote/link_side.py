@@ -166,8 +166,8 @@ class LinkSide:
             elif one.outcome == "reject" and not self.deleted and self.ring.release(one.seq) >= 0:
                 self._settlements.add(one.seq, SETTLE_REJECT, change=one.change, held_by=one.link)
         acknowledged = held_by_links(one for one in part.settles if one.outcome == "ack")
-        self._settlements.gather(self.ring.take_settled(), acknowledged, whole)
-        self._settlements.hold(ticket, part, lambda: self._refused(part) if whole else None)
+        begin = self._settlements.gather(self.ring.take_settled(), acknowledged, whole)
+        self._settlements.hold(ticket, part, begin, lambda: self._refused(part) if whole else None)
 
     def _refused(self, part: CommitPart) -> None:
         """Nothing of it was carried out: what this node holds of it returns, or stays with its link."""
@@ -255,18 +255,20 @@ class LinkSide:
         attaches[link.link] = link.attach
 
     def silent_links(self) -> tuple[LinkAttach, ...]:
-        """Attaches of links whose consumers are gone. They are forgotten when no outcome of theirs can be on the way,
-        or come: what an open transaction has retired is unacknowledged here."""
+        """Attaches of links whose consumers are gone, or not answered yet. Those of the former are forgotten when no
+        outcome of theirs can be on the way, or come: what an open transaction has retired is unacknowledged here."""
         here, rests = self._links, not (self._settlements or self._backlog or self.ring.unacked)
         if rests and here.came_back:  # no outcome is left that could count for those whose questions were given up
             here.came_back = {link for link in here.came_back if here.late.get(link, ()) is not None}
-        attached = {line.link.link for line in self._lines.values()} | here.came_back
+        attached = {line.link.link for line in self._lines.values() if line.then is None} | here.came_back
         silent = [LinkAttach(*link) for link in here.attaches.items() if link[0] not in attached]
         if not rests:
             return tuple(silent)
+        asking = {line.link.link for line in self._lines.values()}
         for link in silent:
-            del self._links.attaches[link.link]
-            self._links.late.pop(link.link, None)
+            if link.link not in asking:
+                del self._links.attaches[link.link]
+                self._links.late.pop(link.link, None)
         return ()
 
     def is_later_here(self, link: LinkAttach) -> bool:
@@ -357,11 +359,21 @@ class LinkSide:
             return
         self._backlog.leave(seqs)
         for seq in seqs:
-            if not self.deleted and self.ring.release(seq) >= 0:
+            if not self.deleted and self._let_go(seq):
                 self._settlements.add(seq, SETTLE_LEFT)
         self.ring.mark()
 
+    def _let_go(self, seq: int) -> bool:
+        """It is outstanding here no more, if it was. Another holder at this node may have been sent it meanwhile, which
+        was passed over: it comes with the next attachment."""
+        if self.ring.release(seq) < 0:
+            return False
+        if self.ring.passed_over:
+            self.node.attach_again(self)
+        return True
+
     def withdraw(self, seqs: Sequence[int], link: LinkAttach) -> None:
+        self._backlog.leave(seqs)
         for seq in seqs:
             if not self.deleted and (count := self.ring.release(seq)) >= 0:
                 self._settlements.add(seq, SETTLE_REQUEUE_COUNTED, count, withdraws=link.link)

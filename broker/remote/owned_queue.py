@@ -281,12 +281,17 @@ class OwnedQueue:
 
     def _adopt(self, attachment: Attachment, settlements: Sequence[Settlement]) -> Sequence[Range]:
         """What a node had settled, and the owner before has not committed, is there again; of what links have held,
-        which. One that is held by nobody is that link's still: that owner has taken it from the link and could not
-        finish."""
+        which. One that is held by nobody is that link's still, if the link is there: that owner has taken it from the
+        link and could not finish. If the link went on elsewhere, its client may have given it back there."""
         ring, adopted = self.queue.ring, list[Range]()
         for settlement in settlements:
-            for first, last in settlement.ranges if settlement.id > attachment.settlement else ():
-                if settlement.held_by:
+            if settlement.id <= attachment.settlement:
+                continue
+            link = 0 if settlement.held_by is None else settlement.held_by[0]
+            if link and not self.has_gap and ring.link_place(link) != attachment.holder:
+                continue
+            for first, last in settlement.ranges:
+                if link:
                     living = ring.living(first, last, last + 1 - first)
                     adopted += ranges_of(seq for seq, state, *_ in living if state == READY)
                 ring.adopt(first, last, attachment.holder)

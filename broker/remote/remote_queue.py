@@ -265,6 +265,7 @@ class RemoteQueue(LinkSide):
     def _give_back(self, seq: int, outcome: int, link: str = "", change: bytes = b"") -> None:
         if self.deleted:
             return
+        self._backlog.leave((seq,))
         count = self.ring.release(seq)
         if count >= 0:
             self._settlements.add(seq, outcome, count if outcome == SETTLE_REQUEUE_COUNTED else 0, link, change)
@@ -301,7 +302,7 @@ class RemoteQueue(LinkSide):
             for one in staged:
                 if self.deleted or one.seq in commit.left or self.is_kept((one.seq,), one.link):
                     continue  # what its client says of it now changes nothing, or counts
-                if self.ring.release(one.seq) >= 0 and refused:
+                if self._let_go(one.seq) and refused:
                     self._settlements.add(one.seq, self.returned_by(one.link))
             self.ring.mark()
 
@@ -395,6 +396,7 @@ class RemoteQueue(LinkSide):
         for line in self._lines.values():
             line.attach()
         self._gone_links = NONE_GONE  # what comes of this attachment is dropped
+        self.ring.passed_over = 0
 
     def attachment(self) -> AttachedQueue:
         """All that this node has to do with the queue, for a new attachment (`detach` came before).
@@ -511,10 +513,8 @@ class RemoteQueue(LinkSide):
         line.ended()
 
     def on_deliver(self, epoch: int, gen: int, consumer: int, data: memoryview, now_ms: int) -> None:
-        """Messages for a consumer. Of an older attachment: dropped, for the owner knows that they did not arrive.
-
-        For a consumer that is gone (its Cancel crossed them): returned at once, uncounted.
-        """
+        """Messages for a consumer. Of an older attachment: dropped, for the owner knows that they did not arrive. For a
+        consumer that is gone (its Cancel crossed them): returned at once, uncounted."""
         if (epoch, gen) != (self.entity.epoch, self.gen) or not self.attached or self.deleted:
             return
         line = self._lines.get(consumer)

@@ -62,7 +62,8 @@ class Settlements:
         self._returned: dict[int, int] = {}  # seq -> id of the open settlement that returns it
         self._struck: dict[int, list[int]] = {}  # id of an open settlement -> seqs to be struck off it
         # few, and seldom any: an empty deque weighs 760 bytes
-        self._tickets: list[tuple[int, Ticket, CommitPart, Callable[[], None]]] = []
+        self._tickets: list[tuple[int, int, Ticket, CommitPart, Callable[[], None]]] = []
+        """First and last id of a part's settlements, who waits for them, the part, and what is done if it is void."""
 
     def __bool__(self) -> bool:
         return bool(self._open or self._gathered)
@@ -82,10 +83,10 @@ class Settlements:
             for seq in range(first, last + 1):
                 self.add(seq, outcome)
 
-    def gather(self, acknowledged: Sequence[Range], held_by: LinkRanges = (), whole: bool = False) -> None:
-        """Makes settlements of all that came since the last call. `held_by`: of what was acknowledged. `whole`: all of
-        it is carried out, or nothing."""
-        known = len(self._open)
+    def gather(self, acknowledged: Sequence[Range], held_by: LinkRanges = (), whole: bool = False) -> int:
+        """Makes settlements of all that came since the last call; returns the id of the first of them. `held_by`: of
+        what was acknowledged. `whole`: all of it is carried out, or nothing."""
+        known, begin = len(self._open), self._next_id
         for holder, ranges in held_by:
             self._append(SETTLE_ACK, intersect(acknowledged, ranges), held_by=LinkAttach(*holder))
             acknowledged = subtract(acknowledged, ranges)
@@ -95,6 +96,7 @@ class Settlements:
         self._gathered.clear()
         for place in range(known, len(self._open) if whole else 0):
             self._open[place] = msgspec.structs.replace(self._open[place], whole=self._next_id - 1)  # type: ignore[index]
+        return begin
 
     def _append(
         self, outcome: int, ranges: Sequence[Range], count: int = 0, link: str = "", change: bytes = b"",
@@ -113,13 +115,14 @@ class Settlements:
                 self._doubt(part, self._next_id)
             self._next_id += 1
 
-    def hold(self, ticket: Ticket, part: CommitPart, refused: Callable[[], None]) -> None:
+    def hold(self, ticket: Ticket, part: CommitPart, begin: int, refused: Callable[[], None]) -> None:
         """The ticket passes when all that was gathered is committed, what the part settles with the rest. It is
-        rejected if some of that was not carried out (`CommitPart.void`); `refused()` before it passes."""
+        rejected if some of that, from id `begin` on, was not carried out (`CommitPart.void`); `refused()` before it
+        passes."""
         assert not self._gathered, "what was settled is gathered before somebody waits for it"
         if self._open:
             ticket.hold()
-            self._tickets.append((self._open[-1].id, ticket, part, refused))
+            self._tickets.append((begin, self._open[-1].id, ticket, part, refused))
 
     def _doubt(self, ranges: Sequence[Range], number: int) -> None:
         for first, last in ranges:
@@ -148,12 +151,13 @@ class Settlements:
                 self._struck.setdefault(returned, []).append(seq)
 
     def _strike(self) -> None:
-        """Takes what came again off its settlements."""
+        """Takes what came again off its settlements, but for those that name a link: the owner judges them, and
+        somebody waits for that."""
         if not self._struck or not self._open:
             return
         for place, settlement in enumerate(self._open):
             struck = self._struck.pop(settlement.id, None)
-            if struck is not None:
+            if struck is not None and settlement.held_by is None:
                 left = subtract(settlement.ranges, ranges_of(struck))
                 self._open[place] = msgspec.structs.replace(settlement, ranges=tuple(left))
 
@@ -179,9 +183,9 @@ class Settlements:
         """The owner has committed all up to this id, but `void` of the last of them; returns the acknowledged ranges
         among them."""
         acknowledged: list[Range] = []
-        for _, ticket, part, _ in self._tickets if void else ():
+        for begin, last_id, ticket, part, _ in self._tickets if void else ():
             found = {one.seq for one in part.settles if any(first <= one.seq <= last for first, last in void)}
-            if found:
+            if found and begin <= upto <= last_id:  # of the same message another part may be another holder's
                 part.void |= found
                 ticket.reject(queue, NOT_HELD)
         # of what is whole none is forgotten before the last: another owner has to judge all of it
@@ -196,8 +200,8 @@ class Settlements:
                         for known in (self._returned, self._doubtful):
                             if known.get(seq) == settlement.id:
                                 del known[seq]
-        while self._tickets and self._tickets[0][0] <= upto:
-            _, ticket, part, refused = self._tickets.pop(0)
+        while self._tickets and self._tickets[0][1] <= upto:
+            _, _, ticket, part, refused = self._tickets.pop(0)
             if part.void:
                 refused()
             ticket.pass_()
@@ -212,6 +216,6 @@ class Settlements:
         self._doubtful.clear()
         self._struck.clear()
         tickets, self._tickets = self._tickets, []
-        for _, ticket, *_ in tickets:
+        for _, _, ticket, *_ in tickets:
             ticket.pass_()
         return acknowledged

@@ -127,7 +127,8 @@ class Settling:
             return merged([*((seq, seq) for seq, _, _ in held), *intersect(((first, last),), adopted)])
         if ring.count_held(first, last, holder) == last + 1 - first:
             return ((first, last),)
-        return ranges_of(seq for seq in range(first, last + 1) if ring.count_held(seq, seq, holder))
+        living = ring.living(first, last, last + 1 - first)
+        return ranges_of(seq for seq, *_ in living if ring.count_held(seq, seq, holder))
 
     def _settle(
         self, attachment: Attachment, settlement: Settlement, is_refused: bool, adopted: Sequence[Range]
@@ -177,11 +178,14 @@ class Settling:
         that has lost what was committed knows nothing of some, which come to nobody any more."""
         if any(first == HELD_BY_NOBODY for _, ranges in settlements for first, _ in ranges):
             return False
-        return self._owned.has_gap or all(
-            _count(self._held(attachment, first, last, link)) == last + 1 - first
-            for link, ranges in (*((None, ranges) for _, ranges in settlements), *links)
-            for first, last in ranges
-        )
+        for link, ranges in (*((None, ranges) for _, ranges in settlements), *links):
+            for first, last in ranges:
+                held = self._held(attachment, first, last, link)
+                if _count(held) < last + 1 - first and not (
+                    self._owned.has_gap and not self._void([(first, last)], held)
+                ):
+                    return False
+        return True
 
     def commit(self, attachment: Attachment, parts: Sequence[Settlement]) -> int:
         """What a transaction settles of what its node holds; how much of it the log must hear of."""

@@ -117,7 +117,7 @@ def _halves_of_commits(patch: pytest.MonkeyPatch) -> None:
 
 def _any_link_will_do(patch: pytest.MonkeyPatch) -> None:
     held = Settling._held
-    patch.setattr(Settling, "_held", lambda settling, node, first, last, _: held(settling, node, first, last, None))
+    patch.setattr(Settling, "_held", lambda settling, node, first, last, *_: held(settling, node, first, last, None))
 
 
 def _nobody_is_asked(patch: pytest.MonkeyPatch) -> None:
