@@ -27,6 +27,7 @@ from typing import Any, Final, Self, TypeVar
 import aio_pika
 from aio_pika.abc import AbstractChannel, AbstractConnection, AbstractExchange, AbstractIncomingMessage
 from aio_pika.exceptions import ChannelNotFoundEntity, DeliveryError, PublishError
+from aiormq.exceptions import ChannelAccessRefused
 
 from . import headers as h
 from . import names
@@ -130,7 +131,7 @@ class _Line:
                 future.set_exception(_Lost())
 
     async def publish(self, exchange: str, key: str, message: aio_pika.Message) -> None:
-        """Published and confirmed. Raises Unserved, _Lost."""
+        """Published and confirmed. Raises Unserved, PermissionError, _Lost."""
         try:
             target: AbstractExchange = await self._channel.get_exchange(exchange, ensure=False)
             await target.publish(message, key, mandatory=True)
@@ -139,6 +140,8 @@ class _Line:
         except DeliveryError as error:
             raise Unserved("refused", "the broker did not take it: its queue is full, or an alarm is on") from error
         except GONE as error:
+            if isinstance(error, ChannelAccessRefused) and f"'{exchange}'" in str(error):  # not for another call's sake
+                raise PermissionError(f"the broker refuses the request: {error}") from error
             raise _Lost from error
 
 

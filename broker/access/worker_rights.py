@@ -5,6 +5,7 @@
              the default exchange, for reply addresses of requests that it holds at that moment, and whose publisher may
              hear an answer there (flag ANSWERABLE, `broker.access.pool_requests`): a worker has no more rights than
              those whom it serves. An answer to any other address of a request that it holds is taken, and goes nowhere
+    call     where the pool's setting `workers_may_call` says so: write the pool's two exchanges of requests
 
 Each connection has rights of its own, for what is held is its own. A launch that is revoked, or gone, has none.
 """
@@ -21,6 +22,7 @@ from clusterbroker.journal.record import Message
 
 if TYPE_CHECKING:
     from clusterbroker.cluster.wiring.pool_entities import Launch
+    from clusterbroker.cluster.wiring.pool_names import PoolNames
     from clusterbroker.cluster.wiring.view import ClusterView
 
 ASKED: Final = "amq.worker"
@@ -118,7 +120,11 @@ class WorkerRights:
         names = self._map.pools.names(launch.pool_id)
         if kind == "read":
             return any(resource == names.request_queue(key) for key in self._keys(launch))
-        return kind == "write" and resource in ("", names.exchange_of(names.activity), names.delayed)
+        own = ("", names.exchange_of(names.activity), names.delayed)
+        return kind == "write" and (resource in own or self._calls(launch, names, resource))
+
+    def _calls(self, launch: Launch, names: PoolNames, exchange: str) -> bool:
+        return exchange in (names.exchange, names.requests) and self._map.pools.more(launch.pool_id).workers_may_call
 
     def topic_allowed(self, vhost: str, kind: TopicPermissionKind, exchange: str, routing_key: str) -> bool:  # noqa: ARG002
         """A pool has no topic exchange."""
@@ -135,6 +141,8 @@ class WorkerRights:
             return False
         names = self._map.pools.names(launch.pool_id)
         if exchange in (names.exchange_of(names.activity), ASKED):
+            return True
+        if self._calls(launch, names, exchange):
             return True
         if exchange == names.delayed:
             return key in self._keys(launch)

@@ -101,14 +101,14 @@ shown(app, "show", POOLS, "/api/pools/{vhost}/{name}", "One worker pool, its set
 
 
 def _settings(given: list[str] | None) -> dict[str, Any]:
-    """Numbers as numbers, all else as text. Failed."""
+    """Numbers as numbers, objects as objects, all else as text. Failed."""
     found: dict[str, Any] = {}
     for one in given or ():
         name, sign, value = one.partition("=")
         if not sign:
             raise Failed(f"--set {one}: say KEY=VALUE", USAGE)
         try:
-            found[name] = int(json.loads(value)) if value.lstrip("-").isdigit() else value
+            found[name] = json.loads(value) if value.lstrip("-").isdigit() or value[:1] == "{" else value
         except ValueError:
             found[name] = value
     return found

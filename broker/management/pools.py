@@ -9,22 +9,31 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Annotated, Any, Final
 
+import msgspec
 from msgspec import Meta
 from msgspec.structs import asdict
 
 from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.cluster.wiring.pool_commands import GroupWord
-from clusterbroker.cluster.wiring.pool_entities import NO_KEY, NOOP, Group, Launch, Pool, PoolSettings
+from clusterbroker.cluster.wiring.pool_entities import NO_KEY, NOOP, Group, Launch, MoreSettings, Pool, PoolSettings
 from clusterbroker.cluster.wiring.pool_names import PoolNames
-from clusterbroker.cluster.wiring.pool_rules import CHOICES, KEYS_PER_WORKER, RANGES, SPARES, key_matches
+from clusterbroker.cluster.wiring.pool_rules import (
+    BESIDE,
+    CHOICES,
+    KEYS_PER_WORKER,
+    RANGES,
+    SEPARATOR_MAX,
+    SPARES,
+    key_matches,
+)
 
 from .errors import bad_request, object_not_found
 from .exchanges import open_vhosts
-from .forms import Form, Said
+from .forms import Form, Said, number, table, text
 from .paging import Listing
 from .reading import Document, Reading
 
-SETTINGS: Final = (*PoolSettings.__struct_fields__, SPARES, KEYS_PER_WORKER)
+SETTINGS: Final = (*PoolSettings.__struct_fields__, *BESIDE)
 
 
 def _number(name: str, about: str) -> Any:
@@ -41,6 +50,11 @@ def _chosen(name: str, value: Any) -> Any:
     if value not in CHOICES[name]:
         raise bad_request(f"{name} is '{str(value)[:64]}': one of {', '.join(CHOICES[name])} is allowed")
     return value
+
+
+def _weights(name: str, value: Any) -> dict[str, int]:
+    low, high = RANGES[name]
+    return {text(name, tenant): number(name, weight, low, high) for tenant, weight in table(name, value).items()}
 
 
 class Settings(Form):
@@ -67,10 +81,21 @@ class Settings(Form):
     keys: Annotated[str, Meta(description="RE2 that keys match; empty: any")] = ""
     spares: Annotated[int, _number(SPARES, "Workers of the pool that are kept ready without a key")] = 0
     keys_per_worker: Annotated[int, _number(KEYS_PER_WORKER, "Keys that a worker serves at most")] = 1
+    tenant_separator: Annotated[
+        str, Meta(max_length=SEPARATOR_MAX, description="A key's tenant stands before it; empty: there is one tenant")
+    ] = ""
+    tenant_weights: Annotated[
+        dict[str, int], Meta(extra={"take": _weights}, description="Tenant -> its share of starts; any other one has 1")
+    ] = msgspec.field(default_factory=dict)
+    workers_may_call: Annotated[bool, Meta(description="Workers may publish requests to their own pool")] = False
 
     def settings(self) -> PoolSettings:
         """Of the wiring, which judges them."""
         return PoolSettings(**{name: getattr(self, name) for name in PoolSettings.__struct_fields__})
+
+    def more(self) -> MoreSettings:
+        """Likewise."""
+        return MoreSettings(self.tenant_separator, tuple(sorted(self.tenant_weights.items())), self.workers_may_call)
 
 
 class Declaration(Settings):
@@ -113,6 +138,7 @@ def document(reading: Reading, pool: Pool) -> Document:
     groups = pools.groups(pool.pool_id)
     waiting = [_numbers(reading, group.queue_id) for group in groups]
     controller = reading.map.queue_by_id(pool.orphans)
+    more = pools.more(pool.pool_id)
     return {
         "vhost": pool.vhost,
         "name": pool.name,
@@ -133,6 +159,8 @@ def document(reading: Reading, pool: Pool) -> Document:
             **asdict(pool.settings),
             SPARES: pools.spares(pool.pool_id),
             KEYS_PER_WORKER: pools.keys_per_worker(pool.pool_id),
+            **asdict(more),
+            "tenant_weights": dict(more.tenant_weights),
         },
     }
 
@@ -253,6 +281,7 @@ def declaration(said: Said, at_ms: int, vhost: str, name: str) -> c.DeclarePool:
         settings=body.settings(),
         spares=body.spares,
         keys_per_worker=body.keys_per_worker,
+        more=body.more(),
     )
 
 
@@ -271,6 +300,7 @@ def change(reading: Reading, said: Said, vhost: str, name: str) -> list[c.AnyCom
         only=only,
         spares=body.spares,
         keys_per_worker=body.keys_per_worker,
+        more=body.more(),
     )
     return [command] if only else []
 

@@ -31,6 +31,7 @@ from clusterbroker.broker.pools.places import Place, chosen, is_there, rooms, se
 from clusterbroker.broker.pools.policy import Gone, Policy
 from clusterbroker.cluster.wiring.pool_entities import NO_KEY, NOOP, Assignment, Pool
 from clusterbroker.cluster.wiring.pool_entities import Launch as LaunchEntity
+from clusterbroker.cluster.wiring.pool_rules import tenant_of
 from clusterbroker.cluster.wiring.pool_table import PoolTable
 
 LOST_PLACE_S: Final = 30.0
@@ -74,12 +75,6 @@ class _Known:
 
 
 @dataclass(slots=True)
-class _Told:
-    group: GroupTold | None = None
-    tenant: str = ""
-
-
-@dataclass(slots=True)
 class Figures:
     """Of a pool at its controller, for people."""
 
@@ -104,7 +99,7 @@ class Fleet:
         """Keys that a controller before has failed: until when, and why."""
         self._facts: dict[str, GroupFacts] = {}
         self._dirty: dict[str, None] = {group.key: None for group in table.groups(pool.pool_id)}
-        self._told: dict[str, _Told] = {}
+        self._told: dict[str, GroupTold] = {}
         self._known: dict[str, _Known] = {}
         self._pending: dict[str, dict[str, tuple[str, str]]] = {}
         """Key -> number -> (place, version)."""
@@ -112,7 +107,7 @@ class Fleet:
         """Spares whose keys are ordered, and these."""
         self._holdings = Holdings(pool.pool_id, table)
         """Of workers that serve several keys."""
-        self._keys_per_worker = table.keys_per_worker(pool.pool_id)
+        self._keys_per_worker, self._more = table.keys_per_worker(pool.pool_id), table.more(pool.pool_id)
         self._number = 0
         self._lost: dict[str, float] = {}
         self._absent: dict[str, float] = {}
@@ -135,10 +130,12 @@ class Fleet:
 
     def pool_changed(self, pool: Pool) -> None:
         """It was set, paused, resumed or deleted."""
-        keys = self._table.keys_per_worker(pool.pool_id)
-        if (pool.settings, keys) != (self.pool.settings, self._keys_per_worker):
+        keys, more = self._table.keys_per_worker(pool.pool_id), self._table.more(pool.pool_id)
+        if (pool.settings, keys, more) != (self.pool.settings, self._keys_per_worker, self._more):
             self._before, self._policy = self._policy or self._before, None
-        self.pool, self._keys_per_worker = pool, keys
+        if more.tenant_separator != self._more.tenant_separator:
+            self._dirty.update(dict.fromkeys(self._facts))
+        self.pool, self._keys_per_worker, self._more = pool, keys, more
         self._wakes = True
 
     def group_changed(self, key: str) -> None:
@@ -209,10 +206,10 @@ class Fleet:
         """By the owner of a group's queue."""
         if self._table.group(self.pool.pool_id, group.key) is None:
             return
-        told = self._told.setdefault(group.key, _Told())
-        if told.group is not None and group.declared and group.told_by < told.group.told_by:
+        before = self._told.get(group.key)
+        if before is not None and group.declared and group.told_by < before.told_by:
             return
-        before, told.group = told.group, group
+        self._told[group.key] = group
         if before is None or before.told_by != group.told_by:
             self._tell_failure(group.key, now_s)
         for worker_id, held in group.workers.items():
@@ -384,8 +381,9 @@ class Fleet:
             taken_over = self._taken_over and now_s < self._begun_s + LOST_PLACE_S
             before, self._before = self._policy or self._before, None
             self._policy = Policy(
-                settings_of(self.pool.settings, template, self._keys_per_worker), now_s, taken_over=taken_over
-            )
+                settings_of(self.pool.settings, template, self._keys_per_worker, self._more), now_s,
+                taken_over=taken_over, learnt=self._table.learnt(self.pool.pool_id),
+            )  # fmt: skip
             if before is not None:
                 self._policy.fail_as(before)
             failed, self._failed = self._failed, []
@@ -445,7 +443,7 @@ class Fleet:
         group = self._table.group(self.pool.pool_id, key)
         if group is None:
             return None
-        told = self._told.get(key, _NOTHING).group
+        told = self._told.get(key)
         pinned = self._table.pinned(self.pool.pool_id, key)
         state = GroupState.ACTIVE if group.state == "active" else GroupState.UNBOUND
         if state is GroupState.UNBOUND and told is not None and told.draining:
@@ -461,11 +459,12 @@ class Fleet:
                 )
         if self._keys_per_worker > 1:
             workers += self._sharing(key, places, now_s)
+        tenant = tenant_of(self._more, key)
         if told is None:
-            return GroupFacts(key, state, workers=tuple(workers), pinned=pinned)
+            return GroupFacts(key, state, workers=tuple(workers), tenant=tenant, pinned=pinned)
         return GroupFacts(
             key, state, told.ready, told.held, told.arrived, told.settled, told.service_ms / 1000, tuple(workers),
-            pinned=pinned, suspects=told.suspects,
+            tenant, pinned, told.suspects,
         )  # fmt: skip
 
     def _sharing(self, key: str, places: Mapping[str, Place], now_s: float) -> Iterator[WorkerFacts]:
@@ -584,6 +583,3 @@ class Fleet:
         """Of groups that are gone."""
         ends = (launch for launch in strays if not launch.revoked)
         self._take((Stop(one.key, one.launch_id, "its group has ended") for one in ends), self._begun_s)
-
-
-_NOTHING: Final = _Told()

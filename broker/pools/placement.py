@@ -1,7 +1,7 @@
 """Placement: memory of keys as learnt, the place of a launch, and which workers make room for it (design page, 4.5).
 
-*Memory* of a key is the learnt peak x HEADROOM, else the template's. A larger peak counts at once, a smaller one by
-PEAK_WEIGHT a time. A worker's *claim* on its place is the larger of its key's memory and of what it takes now.
+*Memory* of a key is the learnt peak x HEADROOM, else the template's (`pool_rules.learnt_peak`; the map keeps it from
+feature level 8 on). A worker's *claim* on its place is the larger of its key's memory and of what it takes now.
 
 *Place*: best fit among places with room; places where the key ran within AFFINITY_S before others; ties by name. One
 key gets at most `max_share` of a place for further workers while others wait.
@@ -28,16 +28,16 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from clusterbroker.cluster.wiring.pool_entities import NO_KEY
+from clusterbroker.cluster.wiring.pool_rules import LEARNT_MAX, learnt_peak
 
 from .facts import COMING, PlaceFacts, PoolFacts, Settings, WorkerFacts, WorkerState
 
 HEADROOM: Final = 1.15
-PEAK_WEIGHT: Final = 0.25
 START_WEIGHT: Final = 0.3
 """Of one start in the EWMA of `L`."""
 AFFINITY_S: Final = 3_600.0
 EVICT_IDLE_S: Final = 10.0
-COSTS_MAX: Final = 10_000
+COSTS_MAX: Final = LEARNT_MAX
 """Keys with learnt costs; the longest unused are forgotten."""
 STARTS_IN_FLIGHT_MAX: Final = 8
 STARTS_PER_S: Final = 20
@@ -48,7 +48,7 @@ STARTS_PER_S: Final = 20
 class Cost:
     """Learnt of a key."""
 
-    peak: float = 0.0
+    peak: int = 0
     start_s: float = 0.0
     place: str = ""
     at_s: float = -math.inf
@@ -79,7 +79,7 @@ class Costs:
         if peak <= 0:
             return
         cost = self._of(key)
-        cost.peak = float(peak) if peak >= cost.peak else cost.peak + (peak - cost.peak) * PEAK_WEIGHT
+        cost.peak = learnt_peak(cost.peak, peak)
 
     def learn_start(self, key: str, took_s: float) -> None:
         cost = self._of(key)

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from clusterbroker.broker.pools.facts import MIB, PlaceFacts, Scaling, Settings, WorkerFacts, WorkerState
 from clusterbroker.broker.pools.messages import PlaceTold, TemplateTold
-from clusterbroker.cluster.wiring.pool_entities import NOOP, Launch, Pool, PoolSettings
+from clusterbroker.cluster.wiring.pool_entities import NO_MORE, NOOP, Launch, MoreSettings, Pool, PoolSettings
 
 ROOM_UNKNOWN: Final = 1 << 50
 MEMORY: Final = 256 * MIB
@@ -71,7 +71,9 @@ def is_there(places: Mapping[str, Place], name: str) -> bool:
     return place is not None and place.alive
 
 
-def settings_of(settings: PoolSettings, template: TemplateTold, keys_per_worker: int = 1) -> Settings:
+def settings_of(
+    settings: PoolSettings, template: TemplateTold, keys_per_worker: int = 1, more: MoreSettings = NO_MORE
+) -> Settings:
     """What the policy reads of a pool and its template."""
     scaling = {"own": Scaling.OWN, "fixed": Scaling.FIXED}.get(settings.scaling, Scaling.OUTSIDE)
     return Settings(
@@ -80,6 +82,7 @@ def settings_of(settings: PoolSettings, template: TemplateTold, keys_per_worker:
         max_workers=settings.max_workers,
         prefetch=settings.prefetch,
         keys_per_worker=keys_per_worker,
+        weights={tenant: float(weight) for tenant, weight in more.tenant_weights},
         memory=template.memory_bytes or MEMORY,
         start_timeout_s=float(settings.start_timeout_s),
         start_failures_max=settings.start_failures_max,

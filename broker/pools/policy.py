@@ -25,7 +25,7 @@ take-over nothing is retired or evicted*: what this policy does not know yet may
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -74,9 +74,14 @@ class Gone:
 class Policy:
     """The policy of one pool, from one take-over of its controller to the next."""
 
-    def __init__(self, settings: Settings, begun_s: float, *, taken_over: bool = False) -> None:
+    def __init__(
+        self, settings: Settings, begun_s: float, *, taken_over: bool = False, learnt: Mapping[str, int] | None = None
+    ) -> None:
+        """`learnt`: key -> bytes that its workers have taken at most, as the map knows it."""
         self.settings = settings
         self.costs = Costs(settings)
+        for key, peak in (learnt or {}).items():
+            self.costs.learn_peak(key, peak)
         self.placement = Placement(settings, self.costs)
         self.failures = Failures(settings.start_failures_max)
         self.admission = Admission(settings.weights)

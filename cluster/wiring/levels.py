@@ -24,10 +24,13 @@ from .changes import Change, LevelRaised
 from .delay_bits import BITS_SETTINGS
 from .exchange_rules import DELAY_RATE
 from .members import Members
-from .pool_entities import NO_KEY, NOOP
+from .pool_entities import NO_KEY, NO_MORE, NOOP, MoreSettings
 from .pool_rules import KEYS_PER_WORKER, SPARES
 from .queue_settings import DEDUPLICATION, LINK_SETTINGS
 from .snapshot import Snapshot
+
+NEWER: Final = frozenset(MoreSettings.__struct_fields__)
+"""Settings of pools that came with feature level 8."""
 
 
 class Level(NamedTuple):
@@ -63,6 +66,8 @@ DEDUPLICATING_EXCHANGES: Final = 7
 DELAY_BITS: Final = 7
 ASKED_BY_NUMBER: Final = 7
 LOST_NUMBERS: Final = 7
+TENANTS: Final = 8
+LEARNT_COSTS: Final = 8
 CIRCLES: Final = 7
 """The end of an auto-delete exchange in a circle of bindings, in pieces: below it, the pieces take it with them."""
 MEMBERS_MAX: Final = 253
@@ -117,6 +122,11 @@ LEVELS: Final = (
         (c.AssignWorkers, c.RetireKeys, c.RevokeKeys, c.DeclareDeduplicatingExchange, c.KeepDelays, c.EndDelays),
         settings=BITS_SETTINGS,
     ),
+    Level(
+        TENANTS,
+        "tenants of pools and their weights, workers that call their own pool, memory of a key's workers that a new "
+        "controller knows",
+    ),
 )
 LEVEL: Final = LEVELS[-1].number
 """The highest that this release knows."""
@@ -146,6 +156,10 @@ def _needed(command: Any) -> int:
             return max((_KEYS.get(key, FIRST) for key in definition), default=FIRST)
         case c.DeclareDelayedExchange(arguments=arguments) if DELAY_RATE in arguments:
             return DELAY_RATES
+        case c.DeclarePool(more=more) if more != NO_MORE:
+            return TENANTS
+        case c.SetPool(only=only) if not NEWER.isdisjoint(only):
+            return TENANTS
         case c.DeclarePool(spares=spares, keys_per_worker=keys) if spares or keys > 1:
             return SPARE_WORKERS
         case c.SetPool(only=only) if SPARES in only or KEYS_PER_WORKER in only:

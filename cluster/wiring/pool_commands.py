@@ -13,7 +13,7 @@ import msgspec
 from clusterbroker.cluster.ids import Epoch, LogIndex, QueueId
 
 from .command import Command, OfProcess
-from .pool_entities import PoolSettings
+from .pool_entities import NO_MORE, MoreSettings, PoolSettings
 
 
 class DeclarePool(Command, frozen=True, kw_only=True, tag="declare_pool"):
@@ -29,6 +29,8 @@ class DeclarePool(Command, frozen=True, kw_only=True, tag="declare_pool"):
     """Workers that are kept ready without a key (feature level 7)."""
     keys_per_worker: int = 1
     """Keys that a worker serves at most (feature level 7)."""
+    more: MoreSettings = NO_MORE
+    """Feature level 8."""
 
 
 class SetPool(Command, frozen=True, kw_only=True, tag="set_pool"):
@@ -38,11 +40,13 @@ class SetPool(Command, frozen=True, kw_only=True, tag="set_pool"):
     name: str
     settings: PoolSettings
     only: tuple[str, ...] = ()
-    """The settings that are set; none: all. `spares` or `keys_per_worker` among them: it is set."""
+    """The settings that are set; none: all of `settings`. Those beside it (`pool_rules.BESIDE`) are set by name."""
     spares: int = 0
     """See DeclarePool (feature level 7)."""
     keys_per_worker: int = 1
     """Likewise. Refused: 406 for another one while the pool has workers."""
+    more: MoreSettings = NO_MORE
+    """Feature level 8."""
 
 
 class PausePool(Command, frozen=True, kw_only=True, tag="pause_pool"):

@@ -119,6 +119,35 @@ class KeysPerWorker(msgspec.Struct, frozen=True, array_like=True):
     count: int
 
 
+class MoreSettings(msgspec.Struct, frozen=True, array_like=True):
+    """What an operator sets of a pool since feature level 8 (see `Spares`)."""
+
+    tenant_separator: str = ""
+    """A key's tenant is what stands before it; keys without it are one tenant, and so are all where it is empty."""
+    tenant_weights: tuple[tuple[str, int], ...] = ()
+    """(tenant, its share of the starts while several wait), by tenant; any other one has 1."""
+    workers_may_call: bool = False
+    """Workers that the pool has started may publish requests to it."""
+
+
+NO_MORE: Final = MoreSettings()
+
+
+class More(msgspec.Struct, frozen=True, array_like=True):
+    """`MoreSettings` of a pool; one that has none of them has no entity."""
+
+    pool_id: LogIndex
+    settings: MoreSettings
+
+
+class Learnt(msgspec.Struct, frozen=True, array_like=True):
+    """How much memory a worker of a key takes, as its pool has seen it (feature level 8)."""
+
+    pool_id: LogIndex
+    key: str
+    peak_bytes: int
+
+
 class Launch(msgspec.Struct, frozen=True, array_like=True):
     """One worker that was ordered, until its place has said that it is gone."""
 

@@ -18,7 +18,7 @@ from clusterbroker.cluster.ids import LogIndex
 
 from . import commands as c
 from .changes import Change, LaunchEnded
-from .levels import STARTED_WORKERS, Levels
+from .levels import LEARNT_COSTS, STARTED_WORKERS, Levels
 from .members import Members
 from .passing import LogClock
 from .pool_entities import NO_KEY, Assignment, Launch
@@ -165,6 +165,8 @@ class Launches:
     def _end_launch(self, held: PoolHeld, launch: Launch, change: LaunchEnded, changes: list[Change]) -> None:
         for one in held.assignments.of_worker(launch.launch_id):
             held.assignments.end(one, changes)
+        if change.peak_bytes > 0 and self._levels.level >= LEARNT_COSTS:
+            held.learn(launch.key, change.peak_bytes)
         del held.launches[launch.launch_id], self._table.launched[launch.launch_id]
         held.forget(launch)
         changes.append(change)

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from clusterbroker.cluster.errors import PreconditionFailed
 
 from .patterns import PatternError, compiled
-from .pool_entities import PoolSettings
+from .pool_entities import MoreSettings, PoolSettings
 from .pool_names import POOL_BYTES_MAX, PoolNames, encoded
 from .queue_settings import QueueSettings
 
@@ -17,6 +17,15 @@ SPARES: Final = "spares"
 """The setting that is an entity of its own."""
 KEYS_PER_WORKER: Final = "keys_per_worker"
 """Another one."""
+BESIDE: Final = (SPARES, KEYS_PER_WORKER, *MoreSettings.__struct_fields__)
+"""Settings that are no field of `PoolSettings`."""
+TENANTS_MAX: Final = 1000
+"""With a weight."""
+SEPARATOR_MAX: Final = 8
+LEARNT_MAX: Final = 10_000
+"""Keys of a pool whose memory is known."""
+PEAK_PARTS: Final = 4
+"""A lower peak than before counts for one part of so many: one light run does not hide the heavy ones."""
 KEY_BYTES_MAX: Final = 255
 """Of a group's key, as of any routing key."""
 POISON_MAX: Final = 10_000
@@ -41,6 +50,7 @@ RANGES: Final[dict[str, tuple[int, int]]] = {
     "grace_s": (0, _S_MAX),
     SPARES: (0, 5000),
     KEYS_PER_WORKER: (1, 100),
+    "tenant_weights": (1, 1000),
 }
 """The numbers that a setting may have."""
 _WAITING: Final = (
@@ -71,7 +81,7 @@ def check_name(pool: str) -> None:
 def check_settings(settings: PoolSettings) -> None:
     """406 for a setting out of range."""
     for name in RANGES:
-        if name not in (SPARES, KEYS_PER_WORKER):
+        if name not in BESIDE:
             _check_range(name, getattr(settings, name))
     for name, choices in CHOICES.items():
         if getattr(settings, name) not in choices:
@@ -105,6 +115,31 @@ def check_keys_per_worker(count: int, settings: PoolSettings) -> None:
         raise PreconditionFailed(
             f"{KEYS_PER_WORKER} is {count} and scaling '{settings.scaling}': what scales there has one key"
         )
+
+
+def check_more(more: MoreSettings) -> None:
+    """406 for a separator that is too long, and for weights out of range, or of too many tenants."""
+    if len(more.tenant_separator) > SEPARATOR_MAX:
+        raise PreconditionFailed(
+            f"tenant_separator has {len(more.tenant_separator)} characters: {SEPARATOR_MAX} are allowed"
+        )
+    if len(more.tenant_weights) > TENANTS_MAX:
+        raise PreconditionFailed(f"tenant_weights has {len(more.tenant_weights)} tenants: {TENANTS_MAX} are allowed")
+    for tenant, weight in more.tenant_weights:
+        if len(tenant.encode()) > KEY_BYTES_MAX:
+            raise PreconditionFailed(f"tenant_weights: tenant '{tenant[:64]}...' is longer than a key")
+        _check_range("tenant_weights", weight)
+
+
+def tenant_of(more: MoreSettings, key: str) -> str:
+    """Whose a key is; empty: nobody's in particular."""
+    tenant, found, _ = key.partition(more.tenant_separator) if more.tenant_separator else ("", "", "")
+    return tenant if found else ""
+
+
+def learnt_peak(before: int, peak_bytes: int) -> int:
+    """What a worker of a key takes, after one more has ended: a higher peak counts at once, a lower one in part."""
+    return peak_bytes if peak_bytes >= before else before - (before - peak_bytes) // PEAK_PARTS
 
 
 def key_matches(settings: PoolSettings, key: str) -> bool:

@@ -6,7 +6,7 @@ of a key of it would have.
 
 from __future__ import annotations
 
-from collections.abc import Sized
+from collections.abc import Mapping, Sized
 from typing import Final, Literal, NamedTuple
 
 from clusterbroker.cluster.errors import AccessRefused, NotFound, PreconditionFailed, exchange_text, queue_text
@@ -15,8 +15,21 @@ from clusterbroker.cluster.ids import LogIndex, QueueId
 from . import commands as c
 from .changes import Change, GroupChanged, GroupEnded, LaunchChanged
 from .pool_assignments import Assignments
-from .pool_entities import Assignment, Group, KeysPerWorker, Launch, Pin, Pool, Spares
+from .pool_entities import (
+    NO_MORE,
+    Assignment,
+    Group,
+    KeysPerWorker,
+    Launch,
+    Learnt,
+    More,
+    MoreSettings,
+    Pin,
+    Pool,
+    Spares,
+)
 from .pool_names import PoolNames, encoded
+from .pool_rules import LEARNT_MAX, learnt_peak
 from .queue_index import QueueIndex
 from .snapshot import Snapshot
 from .vhosts import Vhosts
@@ -38,7 +51,10 @@ class PoolQueue(NamedTuple):
 class PoolHeld:
     """A pool with what hangs on it."""
 
-    __slots__ = ("assignments", "by_key", "groups", "keys_per_worker", "launches", "names", "pins", "pool", "spares")
+    __slots__ = (
+        "assignments", "by_key", "groups", "keys_per_worker", "launches", "learnt", "more", "names", "pins", "pool",
+        "spares",
+    )  # fmt: skip
 
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
@@ -52,8 +68,17 @@ class PoolHeld:
         self.spares = 0
         """Workers that are kept ready without a key."""
         self.keys_per_worker = 1
+        self.more = NO_MORE
+        self.learnt: dict[str, int] = {}
+        """Peak bytes of a worker by key, the one that was seen last at the end."""
         self.assignments = Assignments()
         """Of workers that serve several keys."""
+
+    def learn(self, key: str, peak_bytes: int) -> None:
+        """A worker of a key has ended, and so much it has taken."""
+        self.learnt[key] = learnt_peak(self.learnt.pop(key, 0), peak_bytes)
+        if len(self.learnt) > LEARNT_MAX:
+            del self.learnt[next(iter(self.learnt))]
 
     def keep(self, launch: Launch) -> None:
         """A launch came, or changed; a spare may have got its key."""
@@ -145,6 +170,16 @@ class PoolTable:
         """How many keys a worker of a pool serves at most."""
         held = self.by_id.get(pool_id)
         return 1 if held is None else held.keys_per_worker
+
+    def more(self, pool_id: LogIndex) -> MoreSettings:
+        """Settings of a pool since feature level 8."""
+        held = self.by_id.get(pool_id)
+        return NO_MORE if held is None else held.more
+
+    def learnt(self, pool_id: LogIndex) -> Mapping[str, int]:
+        """Key -> peak bytes of its workers, of a pool."""
+        held = self.by_id.get(pool_id)
+        return {} if held is None else held.learnt
 
     def assignment(self, launch_id: str, key: str) -> Assignment | None:
         """A key of a worker that serves several; None: it is not this worker's."""
@@ -307,6 +342,10 @@ class PoolTable:
         several = [held for held in self.by_id.values() if held.keys_per_worker > 1]
         snapshot.keys_per_worker = [KeysPerWorker(held.pool.pool_id, held.keys_per_worker) for held in several]
         snapshot.assignments = [one for held in several for one in held.assignments.all()]
+        snapshot.more = [More(held.pool.pool_id, held.more) for held in self.by_id.values() if held.more != NO_MORE]
+        snapshot.learnt = [
+            Learnt(held.pool.pool_id, key, peak) for held in self.by_id.values() for key, peak in held.learnt.items()
+        ]
 
     def restore(self, snapshot: Snapshot) -> None:
         """Read this part of the map from a snapshot. KeyError, AssertionError: the snapshot contradicts itself."""
@@ -328,6 +367,10 @@ class PoolTable:
             self.by_id[several.pool_id].keys_per_worker = several.count
         for one in snapshot.assignments:
             self.by_id[one.pool_id].assignments.keep(one)
+        for more in snapshot.more:
+            self.by_id[more.pool_id].more = more.settings
+        for learnt in snapshot.learnt:
+            self.by_id[learnt.pool_id].learnt[learnt.key] = learnt.peak_bytes
 
 
 def check_count(entries: Sized) -> None:

@@ -47,7 +47,7 @@ from .delays import delay_queue
 from .entities import Binding, Queue, in_part
 from .exchange_rules import DELAYED, DELAYED_TYPE
 from .passing import LogClock
-from .pool_entities import Group, Pool, PoolSettings
+from .pool_entities import Group, MoreSettings, Pool
 from .pool_names import PoolNames, encoded
 from .pool_rules import KEYS_PER_WORKER, SPARES
 from .pool_table import PoolHeld, PoolQueue, PoolTable, check_count, pool_text
@@ -83,6 +83,7 @@ class Pools:
         rules.check_settings(command.settings)
         rules.check_spares(command.spares, command.settings)
         rules.check_keys_per_worker(command.keys_per_worker, command.settings)
+        rules.check_more(command.more)
         known = self.table.held(command.vhost, command.name)
         if known is not None:
             return self._same(known, command)
@@ -100,7 +101,7 @@ class Pools:
             delayed=ids[_delay_queue(names)],
         )  # fmt: skip
         held = PoolHeld(pool)
-        held.spares, held.keys_per_worker = command.spares, command.keys_per_worker
+        held.spares, held.keys_per_worker, held.more = command.spares, command.keys_per_worker, command.more
         self.table.put_pool(held)
         changes.append(PoolChanged(pool))
         return pool
@@ -115,8 +116,9 @@ class Pools:
                 f"{where} has template '{known.template}', and not '{command.template}': delete it first"
             )
         settings = [
-            (name, getattr(known.settings, name), getattr(command.settings, name))
-            for name in PoolSettings.__struct_fields__
+            (name, getattr(is_, name), getattr(asked, name))
+            for is_, asked in ((known.settings, command.settings), (held.more, command.more))
+            for name in is_.__struct_fields__
         ]
         beside = (
             (SPARES, held.spares, command.spares),
@@ -193,7 +195,7 @@ class Pools:
     def set(self, command: c.SetPool, changes: list[Change]) -> Pool:
         """Fold SetPool."""
         held = self._require(command.vhost, command.name)
-        only = tuple(name for name in command.only if name not in (SPARES, KEYS_PER_WORKER))
+        only = tuple(name for name in command.only if name not in rules.BESIDE)
         settings = held.pool.settings
         if only or not command.only:
             settings = in_part(settings, command.settings, only)
@@ -202,14 +204,17 @@ class Pools:
         keys = command.keys_per_worker if KEYS_PER_WORKER in command.only else held.keys_per_worker
         rules.check_spares(spares, settings)
         rules.check_keys_per_worker(keys, settings)
+        also = tuple(name for name in command.only if name in MoreSettings.__struct_fields__)
+        more = in_part(held.more, command.more, also) if also else held.more
+        rules.check_more(more)
         if keys != held.keys_per_worker and held.launches:
             raise PreconditionFailed(
                 f"{pool_text(command.vhost, command.name)} has {len(held.launches)} workers: {KEYS_PER_WORKER} changes "
                 "while it has none"
             )
-        if (settings, spares, keys) == (held.pool.settings, held.spares, held.keys_per_worker):
+        if (settings, spares, keys, more) == (held.pool.settings, held.spares, held.keys_per_worker, held.more):
             return held.pool
-        held.spares, held.keys_per_worker = spares, keys
+        held.spares, held.keys_per_worker, held.more = spares, keys, more
         topology = self._vhosts.require(command.vhost)
         before = held.pool.settings
         held.pool = replace(held.pool, settings=settings)

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from clusterbroker_workers import Request, Worker
+from clusterbroker_workers import Pool, PoolError, Request, Worker
 
 IGNORED: Final = 1
 """SIG_IGN of the C library."""
@@ -42,7 +42,8 @@ class Sample(Worker):
     def handle(self, request: Request) -> bytes:
         """`echo`, `sleep` (so many seconds), `hold` (until it may go on), `die` (each time); of the first worker that
         has it, whose id becomes a file in the directory `body`: `stop` (SIGSTOP), `killed` (SIGKILL, as for want of
-        memory). `leak`: all memory that it may have; `deaf`: to TERM from now on; `fork`: a child of another session.
+        memory). `leak`: all memory that it may have; `deaf`: to TERM from now on; `fork`: a child of another session;
+        `call`: what a worker of the key `body` answers.
         """
         assert request.key in self.loaded, "a request of a key that is loaded"
         more: dict[str, object] = {"loaded": sorted(self.loaded), "loads": self.loads[request.key]}
@@ -64,6 +65,12 @@ class Sample(Worker):
             ctypes.CDLL(None).signal(signal.SIGTERM, ctypes.c_void_p(IGNORED))
         elif request.path == "fork":
             more["child"] = subprocess.Popen(["/bin/sleep", "600"], start_new_session=True).pid
+        elif request.path == "call":
+            with Pool(os.environ["WORKER_AMQP_URIS"], os.environ["WORKER_POOL"]) as pool:
+                try:
+                    more["heard"] = json.loads(pool.call(request.body.decode(), timeout_s=30).body)
+                except (PoolError, PermissionError) as error:
+                    more["refused"] = str(error)
         worker = {"worker": os.environ["WORKER_ID"], "pid": os.getpid(), "key": request.key}
         return json.dumps(worker | more).encode()
 

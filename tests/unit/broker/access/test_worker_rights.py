@@ -10,6 +10,8 @@ from clusterbroker.broker.wire.amqp091.properties import Properties
 from clusterbroker.cluster.ids import LogIndex
 from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.cluster.wiring.map import ClusterMap
+from clusterbroker.cluster.wiring.pool_entities import MoreSettings
+from clusterbroker.cluster.wiring.pool_names import PoolNames
 from clusterbroker.journal.layout import ANSWERABLE
 from clusterbroker.journal.record import Message
 
@@ -28,13 +30,18 @@ class Held:
 
 @pytest.fixture
 def rights() -> WorkerRights:
+    return rights_of(c.DeclarePool(vhost="/", name="core", template="core"))
+
+
+def rights_of(declaration: c.DeclarePool) -> WorkerRights:
+    """Of a pool's worker."""
     map_ = ClusterMap()
 
     def do(command: c.AnyCommand) -> None:
         assert map_.apply(LogIndex(map_.applied + 1), command).ok
 
     do(c.AddVhost(name="/"))
-    do(c.DeclarePool(vhost="/", name="core", template="core"))
+    do(declaration)
     (pool,) = map_.pools.all()
     orphans = map_.queue_by_id(pool.orphans)
     assert orphans is not None
@@ -90,3 +97,17 @@ def test_settled_requests_are_forgotten(rights: WorkerRights) -> None:
         ledger.tags = {tag}
         rights.took(ledger, tag, request(f"q{tag}"))
     assert len(rights._addresses) <= 2 * FORGET_AT
+
+
+@pytest.mark.parametrize("may", [False, True])
+def test_a_worker_calls_its_own_pool_where_that_is_allowed(may: bool) -> None:
+    rights = rights_of(c.DeclarePool(vhost="/", name="core", template="core", more=MoreSettings(workers_may_call=may)))
+    names = PoolNames("core")
+    for exchange in (names.exchange, names.requests):
+        assert rights.allowed("/", "write", exchange) is may
+        assert rights.may_publish(exchange, "any key") is may
+        assert not rights.allowed("/", "configure", exchange)
+    assert not rights.may_publish(names.delayed, "any key")
+    for closed in (names.exchange_of(names.orphans), PoolNames("other").exchange):
+        assert not rights.allowed("/", "write", closed)
+        assert not rights.may_publish(closed, "k")

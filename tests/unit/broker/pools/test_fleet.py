@@ -14,7 +14,7 @@ from clusterbroker.cluster.ids import Epoch, LogIndex
 from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.cluster.wiring.map import ClusterMap
 from clusterbroker.cluster.wiring.pool_commands import Ended
-from clusterbroker.cluster.wiring.pool_entities import PoolSettings
+from clusterbroker.cluster.wiring.pool_entities import NO_MORE, MoreSettings, PoolSettings
 
 TEMPLATE = TemplateTold("v1", "subprocess", 4, 1 << 20)
 
@@ -22,10 +22,11 @@ TEMPLATE = TemplateTold("v1", "subprocess", 4, 1 << 20)
 class World:
     """A map with a pool, its controller's fleet, and places that do what they are told."""
 
-    def __init__(self, *places: str, **settings: Any) -> None:
+    def __init__(self, *places: str, more: MoreSettings = NO_MORE, **settings: Any) -> None:
         self.map = ClusterMap()
         self.do(c.AddVhost(name="/"))
-        self.pool = self.do(c.DeclarePool(vhost="/", name="core", template="core", settings=PoolSettings(**settings)))
+        declared = PoolSettings(**settings)
+        self.pool = self.do(c.DeclarePool(vhost="/", name="core", template="core", settings=declared, more=more))
         self.epoch = self.map.queue_by_id(self.pool.orphans).epoch  # type: ignore[union-attr]
         self.places = {name: Place(PlaceTold({"core": TEMPLATE}, 1 << 30), True) for name in places}
         self.now_s = 1000.0
@@ -409,3 +410,54 @@ def test_a_worker_whose_group_has_ended_takes_its_room_until_it_is_gone() -> Non
     assert world.step(1.0) == []
     world.gone(launch)
     assert world.step(1.0) == ["launch"]
+
+
+def keys_started(world: World, count: int) -> list[str]:
+    """One after the other: there is room for one, and each ends at once."""
+    found = []
+    for _ in range(count):
+        world.step(1.0)
+        (launch,) = world.launches
+        found.append(launch.key)
+        world.tell(launch.key, **{launch.launch_id.replace("-", "_"): 0})
+        world.tell(launch.key)
+        world.gone(launch)
+        world.do(c.SettleGroups(pool_id=world.pool.pool_id, epoch=world.epoch, keys=(launch.key,)))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("more", "first"),
+    [
+        (NO_MORE, ["a/", "a/", "a/", "a/", "a/", "a/"]),
+        (MoreSettings("/"), ["a/", "b/", "a/", "b/", "a/", "b/"]),
+        (MoreSettings("/", (("a", 2),)), ["a/", "b/", "a/", "a/", "b/", "a/"]),
+    ],
+)
+def test_starts_are_shared_among_tenants(more: MoreSettings, first: list[str]) -> None:
+    world = World("a", more=more, max_workers=1)
+    for number in range(6):
+        world.require(f"a/{number}")
+    for number in range(6):
+        world.require(f"b/{number}")
+    for key in [group.key for group in world.map.pools.groups(world.pool.pool_id)]:
+        world.tell(key, ready=1)
+    assert [key[:2] for key in keys_started(world, 6)] == first
+
+
+def test_a_new_controller_knows_what_a_key_takes() -> None:
+    room = TEMPLATE.memory_bytes * 3 // 2
+    world = World("a")
+    world.places = {"a": Place(PlaceTold({"core": TEMPLATE}, room), True)}
+    world.require("42")
+    world.step()
+    (launch,) = world.launches
+    ended = (Ended(launch.launch_id, 0, 10_000),)
+    world.do(c.WorkersGone(node="a", incarnation=1, ended=ended))  # type: ignore[arg-type]
+    world.require("7")
+    world.fleet = world.begun()
+    for key in ("42", "7"):
+        world.tell(key, ready=1)
+    world.step()
+    world.step()
+    assert sorted(launch.key for launch in world.launches) == ["42", "7"], "as small as it is, there is room for both"

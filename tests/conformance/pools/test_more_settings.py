@@ -1,0 +1,62 @@
+"""Tenants of pools, and workers that call their own pool, at one node and at three, with real processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.faults.pools import PoolNodes, told
+
+pytestmark = pytest.mark.processes
+
+
+@pytest.fixture(scope="module", params=[1, 3], ids=["alone", "three"])
+def nodes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PoolNodes]:
+    made = PoolNodes(tmp_path_factory.mktemp("nodes"), *"abc"[: request.param], memory_bytes=1 << 20)
+    made.start()
+    made.declare(grace_s=5)
+    yield made
+    made.close()
+
+
+def settings(nodes: PoolNodes, at: str) -> dict[str, Any]:
+    found: dict[str, Any] = nodes.api("GET", "pools/%2F/core", at=at).raise_for_status().json()["settings"]
+    return found
+
+
+def test_tenants_are_set_and_shown_at_each_node(nodes: PoolNodes) -> None:
+    wanted = {"tenant_separator": "/", "tenant_weights": {"acme": 3, "b ü": 2}}
+    nodes.api("POST", "pools/%2F/core/set", wanted).raise_for_status()
+    again = {"template": "core", "grace_s": 5, **wanted}
+    for at in nodes.living:  # the same declaration is carried out when the node has heard of it
+        nodes.api("PUT", "pools/%2F/core", again, at=at).raise_for_status()
+        assert settings(nodes, at).items() >= wanted.items()
+    other = nodes.api("PUT", "pools/%2F/core", {**again, "tenant_separator": "."})
+    assert (other.status_code, "tenant_separator" in other.json()["reason"]) == (400, True)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        ({"tenant_weights": {"acme": 0}}, "tenant_weights is from 1 to 1000"),
+        ({"tenant_weights": {"acme": "much"}}, "should be a number"),
+        ({"tenant_weights": 5}, "should be an object"),
+        ({"tenant_separator": "123456789"}, "8 are allowed"),
+    ],
+)
+def test_what_is_no_such_setting_is_refused(nodes: PoolNodes, wrong: dict[str, Any], reason: str) -> None:
+    refused = nodes.api("POST", "pools/%2F/core/set", wrong)
+    assert (refused.status_code, reason in refused.json()["reason"]) == (400, True), refused.text
+
+
+def test_a_worker_calls_another_key_where_the_pool_allows_it(nodes: PoolNodes) -> None:
+    with nodes.roaming_caller() as caller:
+        first = told(caller.call("asks", b"is asked", path="call", timeout_s=60))
+        assert "heard" not in first
+        assert "denied" in first["refused"] or "ACCESS_REFUSED" in first["refused"], first
+        nodes.api("POST", "pools/%2F/core/set", {"workers_may_call": True}).raise_for_status()
+        second = told(caller.call("asks", b"is asked", path="call", timeout_s=60))
+        assert second["heard"]["key"] == "is asked"
+        assert second["heard"]["worker"] != second["worker"]
