@@ -26,7 +26,8 @@ class RequestDispatch(Dispatch):
     def keep(self, seq: int, worker: str) -> None:
         """The newest message is meant for this worker, if that is served."""
         if any(credit.owner.worker == worker for credit in self._queue.subscriptions.credits):
-            self.selecting = self.selecting or self.selects_by(self._queue, self.sweeping)
+            self.select()
+            assert self.selecting is not None, "it was made just now"
             self.selecting.keep(seq, worker)
 
     @property

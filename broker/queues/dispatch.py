@@ -150,8 +150,8 @@ class Dispatch:
 
     def consumer_came(self, member: Member) -> None:
         """A consumer is about to stand in the line."""
-        if member.filter is not None and self.selecting is None:
-            self.selecting = self.selects_by(self._queue, self.sweeping)
+        if member.filter is not None:
+            self.select()
         if self.selecting is not None:
             self.selecting.came(member)
 
@@ -287,16 +287,20 @@ class Dispatch:
 
     def exclude(self, seqs: Iterable[int], link: str, lasting: bool = False) -> None:
         """The link never gets these messages again; `lasting`: another owner knows it as well."""
-        self.selecting = self.selecting or self.selects_by(self._queue, self.sweeping)
-        self.selecting.exclude(seqs, link, lasting)
+        self.select().exclude(seqs, link, lasting)
+
+    def select(self) -> Selecting:
+        """Messages are passed over from now on."""
+        if self.selecting is None:
+            self.selecting = self.selects_by(self._queue, self.sweeping)
+        return self.selecting
 
     def restore(self) -> None:
         """What the log knows of who passes messages over goes on."""
         if self.sweeping is not None:
             self.sweeping.begin()
         if self._queue.ring.has_attributes and EXCLUDED.names(self._queue.ring.attributes):
-            self.selecting = self.selects_by(self._queue, self.sweeping)
-            self.selecting.restore()
+            self.select().restore()
 
     def modify(self, seq: int, modification: Modification) -> None:
         """See `QueueHandle.modify`."""
