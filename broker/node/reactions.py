@@ -162,6 +162,11 @@ def vhost_deleted(node: ReactingNode, change: changes.VhostDeleted) -> None:
         node.setting_aside.notify(connection, connection.vhost_deleted, change.vhost)
 
 
+def pool_changed(node: ReactingNode, change: changes.PoolChanged) -> None:
+    node.authorization_generation += 1  # whether its workers may call it
+    node.pools.pool_changed(change.pool)
+
+
 def authorization_changed(node: ReactingNode, change: changes.UserChanged | changes.PermissionChanged) -> None:
     node.authorization_generation += 1
     for connection in tuple(node.clients.values()):
@@ -211,7 +216,7 @@ REACTIONS: Final[dict[type, Callable[[ReactingNode, Any], None]]] = {
     changes.QueueDeleted: queue_deleted,
     changes.QueuePaused: queue_paused,
     changes.QueueSet: queue_set,
-    changes.PoolChanged: lambda node, change: node.pools.pool_changed(change.pool),
+    changes.PoolChanged: pool_changed,
     changes.PoolEnded: lambda node, change: node.pools.pool_ended(change.pool),
     changes.GroupChanged: lambda node, change: node.pools.group_changed(change.group),
     changes.GroupDirected: lambda node, change: node.pools.group_directed(change.group, change.word),

@@ -157,7 +157,7 @@ class QueueHandle(Source, Protocol):
     def held_by(self, link: LinkAttach, then: Callable[[Sequence[HeldMessages] | str], None]) -> None:
         """What a recoverable link holds, which is attached at this node from now on: its messages are settled, returned
         and read here as those of any consumer, until `leave_to_link`: also by who has lost the link when the answer
-        comes. A text: STALE, NOT_KEPT, GONE."""
+        comes. A text: STALE, NOT_KEPT, GONE, IN_TRANSACTION."""
 
     def leave_to_link(self, seqs: Sequence[int], late: LinkAttach = NO_LINK) -> None:
         """Clients of this node have these no more; they stay with their link, or return if it has ended. `late`: who

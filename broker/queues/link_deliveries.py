@@ -31,6 +31,9 @@ ATTACH_MAX: Final = (1 << 22) - 1
 ATTACHES_MAX: Final = ATTACH_MAX - 1024
 """Attaches of one link before it has to end. Others may be on their way to the wiring when that is asked."""
 STALE: Final = "the link is attached elsewhere, or has ended"
+IN_TRANSACTION: Final = (
+    "has a message of the link that another link's transaction still has at this node: attach it when that is over"
+)
 NO_ROOM: Final = (
     f"the queue remembers unsettled deliveries of recoverable links that take {LINK_NAMES_BYTES_MAX >> 20} MiB, the "
     "most there may be: their clients have to settle some"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from clusterbroker.broker.queues.browse import Browse, Browsed
 from clusterbroker.broker.queues.handle import HELD_BY_NOBODY, CommitPart, Decided, Reread
-from clusterbroker.broker.queues.link_deliveries import AskedTags, Tagged
+from clusterbroker.broker.queues.link_deliveries import IN_TRANSACTION, AskedTags, Tagged
 from clusterbroker.broker.queues.link_held import NO_LINK, HeldMessages, LinkAttach
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.remote.backlog import Backlog, Committing, Named, held_by_links
@@ -82,6 +82,9 @@ class KnowsLinks(Protocol):
 
     def attach_again(self, queue: Any) -> None:
         """What the queue's owner and this node know of each other may differ."""
+
+    def attach_soon(self, queue: Any) -> None:
+        """Likewise, when what is under way is over."""
 
 
 class LinkSide:
@@ -163,7 +166,7 @@ class LinkSide:
         for one in part.settles:
             if one.outcome == "ack":
                 self.ring.settle(one.seq, True)
-            elif one.outcome == "reject" and not self.deleted and self.ring.release(one.seq) >= 0:
+            elif one.outcome == "reject" and (self.ring.release(one.seq) >= 0 or one.link.link):
                 self._settlements.add(one.seq, SETTLE_REJECT, change=one.change, held_by=one.link)
         acknowledged = held_by_links(one for one in part.settles if one.outcome == "ack")
         begin = self._settlements.gather(self.ring.take_settled(), acknowledged, whole)
@@ -293,13 +296,20 @@ class LinkSide:
         return SETTLE_REQUEUE if is_here else SETTLE_LEFT
 
     def held_by(self, link: LinkAttach, then: Callable[[Sequence[HeldMessages] | str], None]) -> None:
+        is_new = link.link not in self._links.attaches
+
         def answered(answer: Answer, _: memoryview) -> None:
             self._is_judged(link)
             found = [HeldMessages(*one) for one in answer.held]
+            new: list[int] = []
             for held in found:
                 self._settlements.came_again(held.seqs)
-                for seq in held.seqs:
-                    self.ring.hold(seq, held.delivery_count)
+                new += [seq for seq in held.seqs if self.ring.hold(seq, held.delivery_count)]
+            if is_new and len(new) < sum(len(held.seqs) for held in found):
+                self.leave_to_link(new)
+                self._has_nothing(link)
+                then(IN_TRANSACTION)
+                return
             if self._links.attaches.get(link.link) == link.attach:
                 left = self._links.late.pop(link.link, None) or ()
                 if answer.refused:
@@ -364,13 +374,18 @@ class LinkSide:
         self.ring.mark()
 
     def _let_go(self, seq: int) -> bool:
-        """It is outstanding here no more, if it was. Another holder at this node may have been sent it meanwhile, which
-        was passed over: it comes with the next attachment."""
+        """It is outstanding here no more, if it was."""
         if self.ring.release(seq) < 0:
             return False
-        if self.ring.passed_over:
-            self.node.attach_again(self)
+        self._may_come_again()
         return True
+
+    def _may_come_again(self) -> None:
+        """Something is outstanding here no more. Another holder at this node may have been given it meanwhile, and the
+        delivery been passed over, or not sent: it comes with the next attachment."""
+        if self.ring.passed_over:
+            self.ring.passed_over = 0
+            self.node.attach_soon(self)
 
     def withdraw(self, seqs: Sequence[int], link: LinkAttach) -> None:
         self._backlog.leave(seqs)

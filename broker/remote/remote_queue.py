@@ -199,13 +199,11 @@ class RemoteQueue(LinkSide):
         self.ring.mark()
 
     def unsubscribe(self, subscription: LocalConsumer, now_ms: int) -> None:
-        line = self._by_subscription.get(subscription)
-        if line is not None:
+        if (line := self._by_subscription.get(subscription)) is not None:
             self._end(line)
 
     def limits_changed(self, subscription: LocalConsumer) -> None:
-        line = self._by_subscription.get(subscription)
-        if line is not None:
+        if (line := self._by_subscription.get(subscription)) is not None:
             line.take_back()
             self._busy[line] = None
             self.ring.mark()
@@ -396,7 +394,6 @@ class RemoteQueue(LinkSide):
         for line in self._lines.values():
             line.attach()
         self._gone_links = NONE_GONE  # what comes of this attachment is dropped
-        self.ring.passed_over = 0
 
     def attachment(self) -> AttachedQueue:
         """All that this node has to do with the queue, for a new attachment (`detach` came before).
@@ -405,6 +402,8 @@ class RemoteQueue(LinkSide):
         taken it does not think it gone (an auto-delete queue would end), and one that is new judges all of them alike.
         """
         self.gather()
+        # the owner sends nothing of what is outstanding here, whosever it is by then
+        self.ring.passed_over = int(bool(self._links.attaches) and self.ring.unacked > 0)
         return AttachedQueue(
             queue_id=self.entity.queue_id,
             epoch=self.entity.epoch,
@@ -567,9 +566,10 @@ class RemoteQueue(LinkSide):
 
     def on_settled(self, message: Settled) -> None:
         if message.gen == self.gen and not self.deleted:
-            acknowledged = self._settlements.settled(message.id, message.void, self.name)
-            if acknowledged:
+            if acknowledged := self._settlements.settled(message.id, message.void, self.name):
                 self.ring.forget(acknowledged)
+            if message.void:
+                self._may_come_again()
 
     def on_answer(self, message: Answer, payload: memoryview) -> None:
         """Of an older attachment: dropped; it was asked again."""

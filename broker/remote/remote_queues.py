@@ -204,6 +204,10 @@ class RemoteQueues:
         self._asked.pop(queue, None)
         self._again[queue] = self.host.now_ms + pause_ms if pause_ms else 0
 
+    def attach_soon(self, queue: RemoteQueue) -> None:
+        """Likewise, when what is under way is over."""
+        self.host.soon(lambda: None if queue.deleted else self.attach_again(queue))
+
     def delayed(self, queue: RemoteQueue) -> None:
         """It has publishes for which its owner's window has no room."""
         self._delayed[queue] = None

@@ -8,8 +8,12 @@ from typing import Any
 import pytest
 
 from clusterbroker.broker.queues.handle import CommitPart, Decided
+from clusterbroker.broker.queues.link_deliveries import IN_TRANSACTION
 from clusterbroker.broker.queues.link_held import NO_LINK
 from clusterbroker.broker.queues.ticket import Ticket
+from clusterbroker.broker.remote import remote_queues
+from clusterbroker.broker.remote.messages import Published
+from clusterbroker.broker.remote.remote_queue import RemoteQueue
 from clusterbroker.cluster.ids import LogIndex, NodeId
 from clusterbroker.cluster.wiring import commands as c
 from tests.unit.broker.node.link_clients import Awaited, Client, Receiver
@@ -274,3 +278,132 @@ def test_a_part_counts_while_the_next_owner_has_not_answered_its_links_consumer(
     cluster.wait(2000)
     assert [site for site in cluster.running if owned(site)]
     assert (late.answers, again.answers) == (["done"], [""])
+
+
+def retired(first: Receiver) -> int:
+    """By an open transaction: no session has it to give back."""
+    ((_, _, seq),) = first.ledger.collect(first.hands.pop(b"1"), False) or []
+    return seq
+
+
+@pytest.mark.parametrize("is_passed", [False, True])
+def test_what_is_refused_in_one_answer_with_what_is_not_stays_refused(
+    is_passed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when the first of them has the node attach again, and there is room by then."""
+    cluster = Cluster(*"abc")
+    cluster["a"].client().declare("q", x_max_length=4, x_overflow="reject-publish")
+    here = others(cluster)[0]
+    first, zero = (Receiver(cluster, here, name=name, deaf=False) for name in ("first", "zero"))
+    first.consume(prefetch=2)
+    publish(cluster, b"1", b"2")
+    assert sorted(first.bodies()) == [b"1", b"2"]
+    zero.consume(prefetch=1)
+    publish(cluster, b"z")
+    assert zero.bodies() == [b"z"]
+    second = None
+    if is_passed:
+        zero.ledger.collect(zero.hands.pop(b"z"), False)
+        second = Receiver(cluster, here, name="second", deaf=False)
+        second.consume()
+        forget(cluster, zero)
+        cluster.wait(500)
+        assert first.handle.ring.passed_over == 1
+    for receiver in (first, zero, second):
+        if receiver is not None and receiver.subscription is not None:
+            receiver.handle.unsubscribe(receiver.subscription, receiver.site.now_ms)
+    cluster.wait(300)
+    publish(cluster, b"3")
+    publish(cluster, b"4")
+    publish(cluster, b"5")
+    cluster[here].node.role.remote_queues.alarmed(owner(cluster).name, True)
+    taken, refused = (Awaited(first, body, publishes=b"out" + body) for body in (b"1", b"2"))
+    cluster.wait(300)
+    hears = RemoteQueue.on_published
+
+    def on_published(queue: RemoteQueue, message: Published) -> None:
+        hears(queue, message)
+        if message.refused:
+            ring(cluster).purge()  # there is room when it would come again
+
+    monkeypatch.setitem(remote_queues._HANDLERS, Published, lambda _, queue, told: on_published(queue, told))
+    cluster[here].node.role.remote_queues.alarmed(owner(cluster).name, False)
+    cluster.wait(3000)
+    assert (taken.answers, refused.answers) == (["done"], ["refused"])
+    assert next(seq for seq, *_ in ring(cluster).living(1, 20, 20)) == refused.seq
+    assert ring(cluster).ready == 0, "it has put nothing"
+
+
+@pytest.mark.parametrize("is_cut_off", [False, True])
+def test_also_when_the_node_has_attached_between(is_cut_off: bool) -> None:
+    """As `test_what_an_open_transaction_had_comes_to_its_next_holder_when_it_is_over`."""
+    cluster = Cluster(*"abc")
+    cluster["a"].client().declare("q")
+    here = others(cluster)[0]
+    first = Receiver(cluster, here, name="first", deaf=False)
+    first.consume()
+    publish(cluster, b"1")
+    assert first.bodies() == [b"1"]
+    seq = retired(first)
+    second = Receiver(cluster, here, name="second", deaf=False)
+    second.consume()
+    forget(cluster, first)
+    cluster.wait(1000)
+    if is_cut_off:
+        cluster.unlink(here, owner(cluster).name)
+        cluster.relink()
+        cluster.wait(1000)
+    assert second.bodies() == []
+    first.handle.leave_to_link([seq], first.link)
+    cluster.wait(5000)
+    assert second.bodies() == [b"1"]
+
+
+@pytest.mark.parametrize("is_link", [False, True])
+def test_what_is_void_comes_to_its_holder_at_the_same_node(is_link: bool) -> None:
+    """The first one's session hears late that its link has ended."""
+    cluster = Cluster(*"abc")
+    cluster["a"].client().declare("q")
+    here = others(cluster)[0]
+    first = Receiver(cluster, here, name="first", deaf=True)
+    first.consume()
+    publish(cluster, b"1")
+    assert first.bodies() == [b"1"]
+    second = Receiver(cluster, here, name="second", deaf=False) if is_link else Client(cluster, here)
+    second.consume()
+    forget(cluster, first)
+    cluster.wait(200)
+    late = Awaited(first, b"1")
+    first.part()
+    cluster.wait(1000)
+    assert late.answers == ["void"]
+    assert second.bodies() == [b"1"]
+
+
+def test_a_link_waits_for_a_transaction_that_has_its_message_at_this_node() -> None:
+    cluster = Cluster(*"abc")
+    cluster["a"].client().declare("q")
+    here, there = others(cluster)
+    first = Receiver(cluster, here, name="first", deaf=False)
+    first.consume()
+    publish(cluster, b"1")
+    assert first.bodies() == [b"1"]
+    seq = retired(first)
+    forget(cluster, first)
+    second = Receiver(cluster, there, name="second", deaf=False)
+    second.consume()
+    publish(cluster, b"2")
+    assert second.bodies() == [b"1", b"2"]
+    second.leave()
+    refused = Receiver(cluster, here, resumes=True, name="second", deaf=False)
+    assert refused.held() == IN_TRANSACTION
+    refused.leave()
+    first.handle.leave_to_link([seq], first.link)
+    cluster.wait(1000)
+    again = Receiver(cluster, here, resumes=True, name="second", deaf=False)
+    assert again.seqs() == [1, 2]
+    assert again.consume() == ""
+    for held in again.seqs():
+        again.settle(held)
+    cluster.wait(1000)
+    assert ring(cluster).living(1, 9, 9) == []

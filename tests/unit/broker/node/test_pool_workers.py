@@ -22,7 +22,7 @@ from clusterbroker.broker.wire.amqp10.performatives import (
 )
 from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.cluster.wiring.pool_commands import Ended
-from clusterbroker.cluster.wiring.pool_entities import NO_KEY, Launch
+from clusterbroker.cluster.wiring.pool_entities import NO_KEY, Launch, MoreSettings, PoolSettings
 from tests.support.amqp10 import HEADER, SASL_HEADER, frame
 from tests.unit.broker.fronts.amqp091.harness import Client, Content, World, bodies
 from tests.unit.broker.fronts.amqp10.harness import BEGIN, Peer
@@ -188,6 +188,19 @@ def test_it_publishes_nothing_else(broker: Broker, exchange: str, key: str) -> N
     assert refused(broker, exchange, key)
     assert broker.said("others") == []
     assert broker.said("answers") == []
+
+
+@pytest.mark.parametrize("exchange", ["core", "core-req-xchg"])
+def test_whether_it_may_call_its_pool_is_so_at_once(broker: Broker, exchange: str) -> None:
+    worker = broker.worker()
+    for number, may in enumerate((False, True, False), 2):
+        more = MoreSettings(workers_may_call=may)
+        broker.order(c.SetPool(vhost="/", name="core", settings=PoolSettings(), only=("workers_may_call",), more=more))
+        worker.ask(m.ChannelOpen(), number)
+        heard = worker.publish(exchange, "7", b"asks", channel=number)
+        broker.settle()
+        closed = [one for one in (*heard, *worker.hear(number)) if isinstance(one, m.ChannelClose)]
+        assert [one.reply_code for one in closed] == ([] if may else [403])
 
 
 def test_a_reply_address_is_open_while_its_request_is_held(broker: Broker) -> None:
