@@ -310,6 +310,8 @@ class LinkSide:
                 self._has_nothing(link)
                 then(IN_TRANSACTION)
                 return
+            if found:  # it may have been forgotten while it had nothing here
+                self._links.attaches.setdefault(link.link, link.attach)
             if self._links.attaches.get(link.link) == link.attach:
                 left = self._links.late.pop(link.link, None) or ()
                 if answer.refused:
