@@ -37,6 +37,7 @@ from typing import Any, Final
 from bench.clusters import OurCluster, OurMember
 from bench.confirmed import Confirmed
 from bench.managed import ManagedNode, asked, await_ready
+from bench.servers import Server
 from clusterbroker.broker.pools.facts import (
     GroupFacts,
     GroupState,
@@ -158,6 +159,12 @@ def until(what: str, holds: Callable[[], bool], every_s: float = 0.02) -> float:
             raise TimeoutError(f"not so after {PATIENCE_S:.0f} s: {what}")
         time.sleep(every_s)
     return time.monotonic() - began_s
+
+
+def processor_s(server: Server) -> float:
+    """Of the broker without the workers that it has started; our nodes say it of each process."""
+    used: Any = server.processor_s()
+    return float(used[server.name] + used["management"] if isinstance(used, dict) else used)
 
 
 # -- figures ------------------------------------------------------------------------------------------------------
