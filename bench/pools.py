@@ -1,7 +1,7 @@
 """Worker pools on loopback: the figures of the page's section 7.
 
     python -m bench.pools [--nodes 1,3] [--calls 1000] [--keys 1000] [--idle 10000]
-                          [--cold 5000] [--json]
+                          [--cold 20000] [--json]
 
     call, raw            request to a worker, answer to an exclusive queue, both in one process: the broker's part
     call, library        the same by `clusterbroker_workers`: a worker process and `Pool.call`
@@ -67,7 +67,7 @@ STEP_CALLS: Final = 300
 SERVICE_S: Final = 0.05
 REST_S: Final = 30.0
 EXPIRES_MS: Final = 60_000
-WAVE: Final = 5000
+WAVE: Final = 2000
 """Cold keys that have their groups at once."""
 COLD_LEARNT: Final = 100_000
 PEAK_BYTES: Final = 50 << 20
@@ -397,7 +397,7 @@ def main() -> None:
     parser.add_argument("--calls", type=int, default=1000)
     parser.add_argument("--keys", type=int, default=1000)
     parser.add_argument("--idle", type=int, default=10_000, help="groups without a request")
-    parser.add_argument("--cold", type=int, default=5000, help="keys that had a group")
+    parser.add_argument("--cold", type=int, default=20_000, help="keys that had a group")
     parser.add_argument("--json", action="store_true", help="one line of JSON")
     said = parser.parse_args()
     rows = controller_steps() + cold_keys_learnt()
