@@ -68,8 +68,10 @@ class Relay:
 
     def _up(self, peer: socket.socket, node: socket.socket) -> None:
         with contextlib.suppress(OSError), peer, node:
-            while some := peer.recv(65536):
-                node.sendall(some)
+            with contextlib.suppress(OSError):
+                while some := peer.recv(65536):
+                    node.sendall(some)
+            node.shutdown(socket.SHUT_RDWR)  # its reader has it open as well: consumers would stay at their queues
 
     def _down(self, node: socket.socket, peer: socket.socket) -> None:
         stream, mischief, parts = node.makefile("rb"), self._mischief(), list[bytes]()
