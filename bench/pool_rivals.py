@@ -33,7 +33,7 @@ from celery import Celery
 
 from bench.managed import await_ready
 from bench.migrations import url
-from bench.pools import PATIENCE_S, Broker, PoolNode, one_by_one, raw_calls, spread
+from bench.pools import PATIENCE_S, Broker, PoolNode, one_by_one, processor_s, raw_calls, spread
 from bench.servers import SERVERS, Server
 from clusterbroker.broker.trial.client import Client, target
 from clusterbroker.broker.wire.amqp091 import methods as m
@@ -100,12 +100,6 @@ async def declared(address: str) -> None:
     client = await Client.open(target(address))
     await client.call(m.QueueDeclare(queue="requests", durable=True, arguments={"x-queue-type": "quorum"}))
     await client.close()
-
-
-def processor_s(server: Server) -> float:
-    """Of the broker without the workers that it has started; our nodes say it of each process."""
-    used: Any = server.processor_s()
-    return float(used[server.name] + used["management"] if isinstance(used, dict) else used)
 
 
 def printed(name: str, server: Server, calls: Callable[[str, int], list[float]], count: int) -> None:

@@ -1,6 +1,7 @@
 """Worker pools on loopback: the figures of the page's section 7.
 
-    python -m bench.pools [--nodes 1,3] [--calls 1000] [--keys 1000] [--idle 10000] [--json]
+    python -m bench.pools [--nodes 1,3] [--calls 1000] [--keys 1000] [--idle 10000]
+                          [--cold 20000] [--json]
 
     call, raw            request to a worker, answer to an exclusive queue, both in one process: the broker's part
     call, library        the same by `clusterbroker_workers`: a worker process and `Pool.call`
@@ -9,6 +10,8 @@
     idle groups          so many keys with a group and no request, one node: memory that the broker took for them, and
                          processor time of its processes, but for workers, while nothing happens, in parts of one
                          processor
+    cold keys            so many keys that had a group once, one node: memory that the broker took for them; and what
+                         the policy has learnt of 100,000 that had a worker each (pure)
     a tenfold step       requests of 50 ms at one key: until 300 of them are answered, and workers at most
     controller step      one step of the policy over 10,000 idle groups, and over 1,000 that wait for room (pure)
 
@@ -25,6 +28,7 @@ import os
 import sys
 import tempfile
 import time
+import tracemalloc
 import urllib.error
 import urllib.request
 from base64 import b64encode
@@ -37,6 +41,7 @@ from typing import Any, Final
 from bench.clusters import OurCluster, OurMember
 from bench.confirmed import Confirmed
 from bench.managed import ManagedNode, asked, await_ready
+from bench.servers import Server
 from clusterbroker.broker.pools.facts import (
     GroupFacts,
     GroupState,
@@ -46,7 +51,7 @@ from clusterbroker.broker.pools.facts import (
     WorkerFacts,
     WorkerState,
 )
-from clusterbroker.broker.pools.policy import Policy
+from clusterbroker.broker.pools.policy import Gone, Policy
 from clusterbroker.broker.trial.client import Client, Delivery, target
 from clusterbroker.broker.trial.nodes import free_port
 from clusterbroker.broker.wire.amqp091 import methods as m
@@ -62,6 +67,10 @@ STEP_CALLS: Final = 300
 SERVICE_S: Final = 0.05
 REST_S: Final = 30.0
 EXPIRES_MS: Final = 60_000
+WAVE: Final = 2000
+"""Cold keys that have their groups at once."""
+COLD_LEARNT: Final = 100_000
+PEAK_BYTES: Final = 50 << 20
 
 Figure = dict[str, Any]
 
@@ -160,6 +169,12 @@ def until(what: str, holds: Callable[[], bool], every_s: float = 0.02) -> float:
     return time.monotonic() - began_s
 
 
+def processor_s(server: Server) -> float:
+    """Of the broker without the workers that it has started; our nodes say it of each process."""
+    used: Any = server.processor_s()
+    return float(used[server.name] + used["management"] if isinstance(used, dict) else used)
+
+
 # -- figures ------------------------------------------------------------------------------------------------------
 
 
@@ -210,12 +225,12 @@ def one_by_one(pool: Pool, keys: Iterable[str]) -> list[float]:
     return times
 
 
-async def published(broker: Broker, pool: str, count: int, **about: str) -> None:
+async def published(broker: Broker, pool: str, count: int, first: int = 0, **about: str) -> None:
     """One request for each of so many keys, all confirmed."""
     client = await Client.open(target(broker.url()), timeout_s=30, heartbeat_s=60)
     confirmed = Confirmed(client)
     await client.call(m.ConfirmSelect())
-    for number in range(count):
+    for number in range(first, first + count):
         client.publish(f"k{number}", b"x", exchange=pool, properties=Properties(**about) if about else None)
     await asyncio.wait_for(confirmed.wait(count), PATIENCE_S)
     await client.close()
@@ -259,6 +274,52 @@ def idle_groups(node: PoolNode, broker: Broker, count: int) -> list[Figure]:
             for name, percent in sorted(parts.items())
         ),
     ]
+
+
+def cold_keys(node: PoolNode, broker: Broker, count: int) -> list[Figure]:
+    """Their one request expires at once, and their group goes as soon as it may. As many as WAVE before them do the
+    same, for what the first ones alone take."""
+    broker.declare("cold", max_groups=2 * WAVE, unbind_delay_s=0, stop_delay_s=0)
+    before = 0
+    for first in range(0, WAVE + count, WAVE):
+        if first == WAVE:
+            before = node.settled_memory().rss_bytes
+        asyncio.run(published(broker, "cold", min(WAVE, WAVE + count - first), first, expiration="1"))
+        until("no group is left", lambda: not broker.document("pools/%2F/cold")["groups"], every_s=0.2)
+    took = node.settled_memory().rss_bytes - before
+    return [
+        {"what": f"{count} cold keys: memory", "p50": round(took / (1 << 20), 1), "unit": "MiB", "count": count},
+        {"what": f"{count} cold keys: memory each", "p50": round(took / count), "unit": "B", "count": count},
+    ]
+
+
+def cold_keys_learnt() -> list[Figure]:
+    """Pure: each had a worker, whose start and memory the policy has seen."""
+    policy, places, ready = Policy(Settings(memory=1), 0.0), {"p": PlaceFacts("p", 1 << 40)}, WorkerState("ready")
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    for first in range(0, COLD_LEARNT, WAVE):
+        keys, now_s = [f"k{number}" for number in range(first, first + WAVE)], float(first)
+        groups = {
+            key: GroupFacts(key, GroupState("active"), workers=(WorkerFacts(f"w-{key}", "p", ready, now_s),))
+            for key in keys
+        }
+        for key in keys:
+            policy.worker_ready(key, "p", 0.5, now_s)
+        policy.step(PoolFacts(groups, places), now_s)
+        for key in keys:
+            policy.worker_gone(Gone(key, f"w-{key}", "p", ready=True, asked=True, peak=PEAK_BYTES), now_s + 1)
+        policy.step(PoolFacts({}, places), now_s + 1)
+    del groups, keys
+    took = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    known = len(policy.costs)
+    return [
+        {"what": "cold keys that the policy knows", "p50": known, "unit": "", "count": COLD_LEARNT},
+        {"what": "cold keys in the policy: memory", "p50": round(took / (1 << 20), 1), "unit": "MiB",
+         "count": COLD_LEARNT},
+        {"what": "cold keys in the policy: memory each", "p50": round(took / known), "unit": "B", "count": known},
+    ]  # fmt: skip
 
 
 def step_up(broker: Broker, pool: Pool) -> list[Figure]:
@@ -336,9 +397,10 @@ def main() -> None:
     parser.add_argument("--calls", type=int, default=1000)
     parser.add_argument("--keys", type=int, default=1000)
     parser.add_argument("--idle", type=int, default=10_000, help="groups without a request")
+    parser.add_argument("--cold", type=int, default=20_000, help="keys that had a group")
     parser.add_argument("--json", action="store_true", help="one line of JSON")
     said = parser.parse_args()
-    rows = controller_steps()
+    rows = controller_steps() + cold_keys_learnt()
     for nodes in map(int, said.nodes.split(",")):
         directory = Path(tempfile.mkdtemp(prefix="bench-pools-"))
         if nodes == 1:
@@ -351,6 +413,10 @@ def main() -> None:
                 node.start()
                 await_ready(node.url)
                 found += idle_groups(node, Broker([node.port], node.http_port), said.idle) if said.idle else []
+            with PoolNode(directory / "cold") as node:
+                node.start()
+                await_ready(node.url)
+                found += cold_keys(node, Broker([node.port], node.http_port), said.cold) if said.cold else []
         else:
             with PoolCluster(directory) as cluster:
                 cluster.start()

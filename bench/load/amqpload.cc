@@ -4,6 +4,7 @@
 //   amqpload idle    open --count connections with one channel each, print "ready", hold them until stdin ends
 //   amqpload survive the same through failovers: reconnect, publish again, consume on, and write down every gap
 //                    (prints "running" when it does; SIGTERM ends the publishing; see survive.h)
+//   amqpload calls   requests by key, workers that answer them, every call checked (see calls.h)
 //   amqpload declare declare --count queues, bind each to an exchange where --bind names one, print how long it took
 //   amqpload depth   declare the queue passively and print its message count (exit 1 while that is refused)
 //
@@ -22,6 +23,7 @@
 #include <map>
 #include <thread>
 
+#include "calls.h"
 #include "run.h"
 #include "survive.h"
 
@@ -46,16 +48,17 @@ static Options parse(int argc, char** argv) {
   Options o;
   std::string publisher_ports, consumer_ports;
   std::map<std::string, std::string*> texts{{"--host", &o.host}, {"--user", &o.user}, {"--password", &o.password},
-      {"--vhost", &o.vhost}, {"--queue", &o.queue}, {"--args", &o.args}, {"--bind", &o.bind},
+      {"--vhost", &o.vhost}, {"--queue", &o.queue}, {"--args", &o.args}, {"--bind", &o.bind}, {"--exchange", &o.exchange}, {"--key-prefix", &o.key_prefix},
       {"--publisher-ports", &publisher_ports}, {"--consumer-ports", &consumer_ports}};
   std::map<std::string, long*> numbers{{"--port", &o.port}, {"--publishers", &o.publishers},
       {"--consumers", &o.consumers}, {"--queues", &o.queues}, {"--size", &o.size}, {"--window", &o.window},
       {"--prefetch", &o.prefetch}, {"--ack-every", &o.ack_every}, {"--count", &o.count}, {"--expect", &o.expect},
-      {"--threads", &o.threads}, {"--timeout", &o.timeout_s}};
+      {"--threads", &o.threads}, {"--timeout", &o.timeout_s}, {"--keys", &o.keys}, {"--channels", &o.channels}};
   std::map<std::string, double*> reals{{"--rate", &o.rate}, {"--seconds", &o.seconds}, {"--warm", &o.warm_s},
       {"--drain", &o.drain_s}, {"--gap-ms", &o.gap_ms}};
   int at = 1;
   if (at < argc && argv[at][0] != '-') o.verb = argv[at++];
+  if (o.verb == "calls") o.publishers = 16, o.consumers = 4, o.window = 64, o.prefetch = 64;
   for (; at < argc; at++) {
     std::string name = argv[at];
     if (name == "--transient") { o.durable = o.persistent = false; continue; }
@@ -63,6 +66,7 @@ static Options parse(int argc, char** argv) {
     if (name == "--auto-ack") { o.auto_ack = true; continue; }
     if (name == "--no-declare") { o.declare = false; continue; }
     if (name == "--recoverable") { o.recoverable = true; continue; }
+    if (name == "--reply-queues") { o.reply_queues = true; continue; }
     if (at + 1 >= argc) throw std::invalid_argument(name + " is unknown or needs a value");
     std::string value = argv[++at];
     if (texts.count(name)) *texts[name] = value;
@@ -75,15 +79,10 @@ static Options parse(int argc, char** argv) {
   }
   if (o.size < 16) throw std::invalid_argument("--size is at least 16: sequence and time stamp travel in the body");
   if (o.publishers > 65535 || o.queues < 1 || o.window < 1) throw std::invalid_argument("a number is out of range");
+  if (o.keys < 1 || o.channels < 1) throw std::invalid_argument("there is one key and one channel at least");
   o.publisher_ports = ports(publisher_ports, o.port);
   o.consumer_ports = ports(consumer_ports, o.port);
   return o;
-}
-
-static Link dialled(const Options& o, long port = 0) {
-  Link link;
-  link.dial(o.host, (int)(port ? port : o.port), o.user, o.password, o.vhost, (int)o.timeout_s);
-  return link;
 }
 
 // `name`: of the link that it is for; its container's id is made of it.
@@ -113,18 +112,6 @@ static int idle(const Options& o) {
   for (auto& link : links) link.close_in_order();
   for (auto& link : links10) link.close_in_order();
   return 0;
-}
-
-// Asks in batches so that the broker's work is measured, not the round trips.
-static void in_batches(Link& link, long count, Method answer, const std::function<std::string(long)>& asked) {
-  for (long done = 0; done < count;) {
-    long batch = std::min(100L, count - done);
-    std::string out;
-    for (long i = 0; i < batch; i++) out += asked(done + i);
-    link.send_all(out);
-    for (long i = 0; i < batch; i++) link.expect(answer);
-    done += batch;
-  }
 }
 
 static int declare(const Options& o) {
@@ -265,6 +252,32 @@ static int run(const Options& o) {
   return clean ? 0 : 1;
 }
 
+static int calls(const Options& o) {
+  Run shared(o);
+  Calls calls(shared);
+  calls.dial();
+  double cpu_before = cpu_s();
+  shared.begin();
+  calls.turn_until_done();
+  double cpu_used = cpu_s() - cpu_before;
+  uint64_t ended = shared.last_progress, lost = calls.lost();
+  calls.close_all();
+
+  double window_s = o.count ? std::max((double)(ended - shared.start) / 1e9, 1e-9) : o.seconds;
+  const Ledger& l = shared.ledger;
+  uint64_t duplicates = l.duplicates + calls.duplicates, corrupt = l.corrupt + calls.corrupt;
+  bool clean = shared.error.empty() && !lost && !duplicates && !corrupt && !l.misordered && !l.bad_tags && !calls.refused;
+  printf("{\"clean\":%s,\"error\":%s,\"calls\":%lu,\"answered\":%lu,\"refused\":%lu,\"refusal\":%s,\"lost\":%lu,"
+         "\"duplicates\":%lu,\"misordered\":%lu,\"corrupt\":%lu,\"bad_tags\":%lu,\"redelivered\":%lu,\"blocked\":%lu,"
+         "\"call_rate\":%.0f,\"window_s\":%.3f,\"from_ns\":%lu,\"to_ns\":%lu,\"cpu_s\":%.3f,\"latency_us\":%s}\n",
+         clean ? "true" : "false", quoted(shared.error).c_str(), (unsigned long)shared.published,
+         (unsigned long)shared.settled - calls.refused, calls.refused, quoted(calls.first_refusal).c_str(), lost, duplicates,
+         l.misordered, corrupt, l.bad_tags, l.redelivered, (unsigned long)shared.blocked,
+         (double)shared.confirmed_in_window / window_s, window_s, shared.measure_from, std::min(shared.measure_to, ended),
+         cpu_used, shared.latency.json_us().c_str());
+  return clean ? 0 : 1;
+}
+
 int main(int argc, char** argv) {
   signal(SIGPIPE, SIG_IGN);
   prctl(PR_SET_TIMERSLACK, 1000, 0, 0, 0);
@@ -272,6 +285,7 @@ int main(int argc, char** argv) {
     Options o = parse(argc, argv);
     if (o.verb == "run") return run(o);
     if (o.verb == "survive") return survive(o);
+    if (o.verb == "calls") return calls(o);
     if (o.verb == "idle") return idle(o);
     if (o.verb == "declare") return declare(o);
     if (o.verb == "depth") return depth(o);

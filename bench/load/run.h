@@ -26,7 +26,29 @@ struct Options {
   bool durable = true, persistent = true, confirm = true, auto_ack = false, declare = true;
   bool sends10 = false, receives10 = false;  // the protocol of publishers and of consumers: AMQP 1.0, or 0-9-1
   bool recoverable = false;                  // AMQP 1.0: links whose state survives their connection
+  // of calls alone (calls.h)
+  std::string exchange, key_prefix = "k";
+  long keys = 1000, channels = 4;
+  bool reply_queues = false;
 };
+
+inline Link dialled(const Options& o, long port = 0) {
+  Link link;
+  link.dial(o.host, (int)(port ? port : o.port), o.user, o.password, o.vhost, (int)o.timeout_s);
+  return link;
+}
+
+// Sends the last bytes of a run and closes its connection, which is of this kind.
+template <class Kind>
+void close_after(Kind link, int fd, const std::string& last) {
+  fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_NONBLOCK);
+  link.fd = fd;
+  try {
+    link.send_all(last);
+  } catch (const std::runtime_error&) {
+  }
+  link.close_in_order();
+}
 
 // What both threads see. The ledger and the histograms each belong to one thread.
 struct Run {
@@ -133,27 +155,56 @@ struct Consumer {
       unacked = 0;
       return;
     }
-    uint8_t ack[21] = {kMethod, 0, 1, 0, 0, 0, 13, 0, 60, 0, 80};
-    put64(ack + 11, last_tag);
-    ack[19] = 1;  // multiple
-    ack[20] = kFrameEnd;
-    acks.append((const char*)ack, sizeof ack);
+    append_ack(acks, 1, last_tag);
     unacked = 0;
   }
 };
+
+// The one buffer that all connections of a thread are read into, which stays in the cache.
+class Scratch {
+ public:
+  const uint8_t* data() const { return bytes_.data(); }
+
+  void put(const std::string& rest) {
+    if (bytes_.size() < rest.size() + kReadBytes) bytes_.resize(rest.size() + kReadBytes);
+    memcpy(bytes_.data(), rest.data(), rest.size());
+  }
+
+  // Reads behind the rest of the last read. -1: nothing or failed.
+  ssize_t read_behind(Run& run, int fd, const std::string& rest) {
+    put(rest);
+    ssize_t n = recv(fd, bytes_.data() + rest.size(), kReadBytes, 0);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return -1;
+    if (n <= 0) return run.fail("connection dropped by the broker"), -1;
+    return n + (ssize_t)rest.size();
+  }
+
+ private:
+  static constexpr size_t kReadBytes = 256u << 10;
+  std::vector<uint8_t> bytes_ = std::vector<uint8_t>(kReadBytes + (1u << 20));
+};
+
+// A non-blocking descriptor in an epoll set: what is read, and room for what is written if that is waited for.
+inline void watch(int ep, int operation, int fd, uint64_t key, bool room) {
+  if (operation == EPOLL_CTL_ADD) fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
+  epoll_event e{};
+  e.events = EPOLLIN | (room ? (uint32_t)EPOLLOUT : 0u);
+  e.data.u64 = key;
+  epoll_ctl(ep, operation, fd, &e);
+}
 
 class Loop {
  public:
   std::vector<Publisher> publishers;
   std::vector<Consumer> consumers;
 
-  explicit Loop(Run& run) : run_(run), o_(run.o), scratch_(kReadBytes + (1u << 20)) {}
+  explicit Loop(Run& run) : run_(run), o_(run.o) {}
 
   // `decides`: this loop also decides when the run is over.
   void turn_until_done(bool decides) {
     ep_ = epoll_create1(EPOLL_CLOEXEC);
-    for (size_t i = 0; i < publishers.size(); i++) watch(EPOLL_CTL_ADD, publishers[i].fd, i << 1, false);
-    for (size_t i = 0; i < consumers.size(); i++) watch(EPOLL_CTL_ADD, consumers[i].fd, i << 1 | 1, false);
+    for (size_t i = 0; i < publishers.size(); i++) watch(ep_, EPOLL_CTL_ADD, publishers[i].fd, i << 1, false);
+    for (size_t i = 0; i < consumers.size(); i++) watch(ep_, EPOLL_CTL_ADD, consumers[i].fd, i << 1 | 1, false);
     for (auto& c : consumers) {
       if (!c.input.empty()) parse_deliveries(c, 0);  // what came together with consume-ok
     }
@@ -187,17 +238,8 @@ class Loop {
   }
 
   void close_all() {
-    auto close_as = [](auto link, int fd, const std::string& last) {
-      fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_NONBLOCK);
-      link.fd = fd;
-      try {
-        link.send_all(last);
-      } catch (const std::runtime_error&) {
-      }
-      link.close_in_order();
-    };
     auto close_one = [&](int fd, const std::string& last, bool amqp10) {
-      amqp10 ? close_as(Link10(), fd, last) : close_as(Link(), fd, last);
+      amqp10 ? close_after(Link10(), fd, last) : close_after(Link(), fd, last);
     };
     bool orderly = run_.error.empty();
     for (auto& c : consumers) {
@@ -208,21 +250,12 @@ class Loop {
   }
 
  private:
-  static constexpr size_t kReadBytes = 256u << 10;
   static constexpr uint64_t kTicker = UINT64_MAX;
   Run& run_;
   const Options& o_;
-  std::vector<uint8_t> scratch_;
+  Scratch scratch_;
   int ep_ = -1;
   uint64_t complete_at_ = 0;
-
-  void watch(int operation, int fd, uint64_t key, bool room) {
-    if (operation == EPOLL_CTL_ADD) fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
-    epoll_event e{};
-    e.events = EPOLLIN | (room ? (uint32_t)EPOLLOUT : 0u);
-    e.data.u64 = key;
-    epoll_ctl(ep_, operation, fd, &e);
-  }
 
   int start_ticker() {
     int fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC);
@@ -262,7 +295,7 @@ class Loop {
     if (n > 0) p.sent += (size_t)n;
     if (p.sent < p.used) {
       p.waits_for_room = true;
-      watch(EPOLL_CTL_MOD, p.fd, key_of(p), true);
+      watch(ep_, EPOLL_CTL_MOD, p.fd, key_of(p), true);
       return false;
     }
     return true;
@@ -307,10 +340,10 @@ class Loop {
   void serve(Publisher& p, uint32_t events) {
     if (events & EPOLLOUT && p.waits_for_room) {
       p.waits_for_room = false;
-      watch(EPOLL_CTL_MOD, p.fd, key_of(p), false);
+      watch(ep_, EPOLL_CTL_MOD, p.fd, key_of(p), false);
     }
     if (!(events & ~(uint32_t)EPOLLOUT)) return;
-    ssize_t n = read_behind(p.fd, p.input);
+    ssize_t n = scratch_.read_behind(run_, p.fd, p.input);
     if (n >= 0) take_in(p, (size_t)n);
   }
 
@@ -318,7 +351,7 @@ class Loop {
   void take_in(Publisher& p, size_t available) {
     if (!available) {
       available = p.input.size();
-      memcpy(scratch_.data(), p.input.data(), available);
+      scratch_.put(p.input);
     }
     uint64_t now = now_ns(), settled = 0;
     const uint8_t *at = scratch_.data(), *end = at + available;
@@ -409,26 +442,16 @@ class Loop {
   void serve(Consumer& c, uint32_t events) {
     if (events & EPOLLOUT && c.waits_for_room) flush_acks(c);
     if (!(events & ~(uint32_t)EPOLLOUT)) return;
-    ssize_t n = read_behind(c.fd, c.input);
+    ssize_t n = scratch_.read_behind(run_, c.fd, c.input);
     if (n < 0) return;
     parse_deliveries(c, (size_t)n);
     flush_acks(c);
   }
 
-  // Reads behind the rest of the last read, into the one buffer that stays in the cache. -1: nothing or failed.
-  ssize_t read_behind(int fd, const std::string& rest) {
-    if (scratch_.size() < rest.size() + kReadBytes) scratch_.resize(rest.size() + kReadBytes);
-    memcpy(scratch_.data(), rest.data(), rest.size());
-    ssize_t n = recv(fd, scratch_.data() + rest.size(), kReadBytes, 0);
-    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return -1;
-    if (n <= 0) return run_.fail("connection dropped by the broker"), -1;
-    return n + (ssize_t)rest.size();
-  }
-
   void parse_deliveries(Consumer& c, size_t available) {
     if (!available) {  // first call: the rest of the set-up conversation
       available = c.input.size();
-      memcpy(scratch_.data(), c.input.data(), available);
+      scratch_.put(c.input);
     }
     uint64_t now = now_ns(), before = run_.ledger.received, run_stamp = 0, run_length = 0;
     bool measured = run_.in_window(now) && o_.publishers;
@@ -551,6 +574,6 @@ class Loop {
     if (n > 0) c.acks.erase(0, (size_t)n);
     if (c.acks.empty() != c.waits_for_room) return;
     c.waits_for_room = !c.acks.empty();
-    watch(EPOLL_CTL_MOD, c.fd, (uint64_t)(&c - consumers.data()) << 1 | 1, c.waits_for_room);
+    watch(ep_, EPOLL_CTL_MOD, c.fd, (uint64_t)(&c - consumers.data()) << 1 | 1, c.waits_for_room);
   }
 };

@@ -269,11 +269,9 @@ class Survivors {
             }
           });
           if (tag > acknowledged) {
-            uint8_t ack[21] = {kMethod, 0, 1, 0, 0, 0, 13, 0, 60, 0, 80};
-            put64(ack + 11, tag);
-            ack[19] = 1;  // multiple
-            ack[20] = kFrameEnd;
-            link.send_all(std::string((const char*)ack, sizeof ack));
+            std::string ack;
+            append_ack(ack, 1, tag);
+            link.send_all(ack);
             acknowledged = tag;
           }
         }

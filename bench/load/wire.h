@@ -5,6 +5,9 @@
 //   method payload := class(2) method(2) arguments
 //   header payload := class(2) weight(2) body-size(8) property-flags(2) properties
 #pragma once
+#include <algorithm>
+#include <functional>
+
 #include "socket.h"
 
 enum FrameType { kMethod = 1, kHeader = 2, kBody = 3, kHeartbeat = 8 };
@@ -34,6 +37,15 @@ inline std::string frame(int type, int channel, const std::string& payload) {
 
 inline std::string method_frame(int channel, Method m, const std::string& arguments = "") {
   return frame(kMethod, channel, Writer().u32(m).raw(arguments).bytes);
+}
+
+// basic.ack, multiple.
+inline void append_ack(std::string& out, int channel, uint64_t tag) {
+  uint8_t ack[21] = {kMethod, (uint8_t)(channel >> 8), (uint8_t)channel, 0, 0, 0, 13, 0, 60, 0, 80};
+  put64(ack + 11, tag);
+  ack[19] = 1;
+  ack[20] = kFrameEnd;
+  out.append((const char*)ack, sizeof ack);
 }
 
 // "k=v,k=v" as a field table's entries: whole numbers as 'I', true and false as 't', the rest as long strings.
@@ -141,3 +153,15 @@ struct Link : Socket {
       throw std::runtime_error("the broker does not speak AMQP 0-9-1");
   }
 };
+
+// Asks in batches so that the broker's work is measured, not the round trips.
+inline void in_batches(Link& link, long count, Method answer, const std::function<std::string(long)>& asked) {
+  for (long done = 0; done < count;) {
+    long batch = std::min(100L, count - done);
+    std::string out;
+    for (long i = 0; i < batch; i++) out += asked(done + i);
+    link.send_all(out);
+    for (long i = 0; i < batch; i++) link.expect(answer);
+    done += batch;
+  }
+}
