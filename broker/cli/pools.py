@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from clusterbroker.broker.cli import pool_poison
 from clusterbroker.broker.cli.commands import listed, listing, operation, showing, shown
 from clusterbroker.broker.cli.exit_codes import FAILED, USAGE, Failed
 from clusterbroker.broker.cli.parameters import Vhost
@@ -50,6 +51,8 @@ GROUPS = Table(
         Column("waiting", show=number),
         Column("held", show=number),
         Column("queue"),
+        Column("why", "failed_why"),
+        Column("failed for s", "failed_for_s", number, wide=True),
         Column("bound", wide=True),
         Column("pinned", wide=True),
         Column("generation", show=number, wide=True),
@@ -60,6 +63,8 @@ WORKERS = Table(
     (
         Column("id"),
         Column("keys", show=_keys_of),
+        Column("state"),
+        Column("held", show=number),
         Column("place"),
         Column("revoked"),
         Column("version", wide=True),
@@ -108,7 +113,8 @@ def _settings(given: list[str] | None) -> dict[str, Any]:
         if not sign:
             raise Failed(f"--set {one}: say KEY=VALUE", USAGE)
         try:
-            found[name] = json.loads(value) if value.lstrip("-").isdigit() or value[:1] == "{" else value
+            is_json = value.lstrip("-").isdigit() or value[:1] == "{" or value in ("true", "false")
+            found[name] = json.loads(value) if is_json else value
         except ValueError:
             found[name] = value
     return found
@@ -253,3 +259,6 @@ def pool_cancel(
         where = f"it is {left[0]['state']}" if left else "the pool has none of this id"
         raise Failed(f"request '{request}': nothing was cancelled: {where}", FAILED)
     return f"cancelled {counted(cancelled, 'request')}"
+
+
+pool_poison.add_to(app)

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Meta
 from msgspec.structs import asdict
 
+from clusterbroker.broker.pools.credentials import launch_of
 from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.cluster.wiring.pool_commands import GroupWord
 from clusterbroker.cluster.wiring.pool_entities import NO_KEY, NOOP, Group, Launch, MoreSettings, Pool, PoolSettings
@@ -36,19 +37,25 @@ from .reading import Document, Reading
 SETTINGS: Final = (*PoolSettings.__struct_fields__, *BESIDE)
 
 
+UNBUILT: Final = ("hpa", "keda")
+"""Words of `scaling` that a log may have, and that no release has carried out: a key would have one worker for ever."""
+
+
 def _number(name: str, about: str) -> Any:
     low, high = RANGES[name]
     return Meta(ge=low, le=high, description=about)
 
 
 def _choice(name: str) -> Any:
-    return Meta(extra={"take": _chosen}, extra_json_schema={"enum": list(CHOICES[name])})
+    words = [word for word in CHOICES[name] if word not in UNBUILT]
+    return Meta(extra={"take": _chosen}, extra_json_schema={"enum": words})
 
 
 def _chosen(name: str, value: Any) -> Any:
     """Refused (400) for another word: members could not read it in their log."""
-    if value not in CHOICES[name]:
-        raise bad_request(f"{name} is '{str(value)[:64]}': one of {', '.join(CHOICES[name])} is allowed")
+    words = tuple(word for word in CHOICES[name] if word not in UNBUILT)
+    if value not in words:
+        raise bad_request(f"{name} is '{str(value)[:64]}': one of {', '.join(words)} is allowed")
     return value
 
 
@@ -88,6 +95,14 @@ class Settings(Form):
         dict[str, int], Meta(extra={"take": _weights}, description="Tenant -> its share of starts; any other one has 1")
     ] = msgspec.field(default_factory=dict)
     workers_may_call: Annotated[bool, Meta(description="Workers may publish requests to their own pool")] = False
+    target_wait_ms: Annotated[int, _number("target_wait_ms", "A key's backlog is to be gone in it")] = 5000
+    service_ms: Annotated[int, _number("service_ms", "A request takes so long, until requests have told")] = 1000
+    start_ms: Annotated[int, _number("start_ms", "A start takes so long, until starts have told")] = 5000
+    eager: Annotated[bool, Meta(description="Several workers of a key before its requests have told")] = False
+    scale_to_zero_while_bound: Annotated[bool, Meta(description="No worker for a key that is kept, and rests")] = False
+    starve_s: Annotated[int, _number("starve_s", "A key that waits for so long goes first")] = 30
+    min_run_s: Annotated[int, _number("min_run_s", "A worker runs for so long before it gives way to that")] = 10
+    max_share_percent: Annotated[int, _number("max_share_percent", "Of a place for one key while others wait")] = 50
 
     def settings(self) -> PoolSettings:
         """Of the wiring, which judges them."""
@@ -95,7 +110,8 @@ class Settings(Form):
 
     def more(self) -> MoreSettings:
         """Likewise."""
-        return MoreSettings(self.tenant_separator, tuple(sorted(self.tenant_weights.items())), self.workers_may_call)
+        named = {name: getattr(self, name) for name in MoreSettings.__struct_fields__ if name != "tenant_weights"}
+        return MoreSettings(**named, tenant_weights=tuple(sorted(self.tenant_weights.items())))
 
 
 class Declaration(Settings):
@@ -211,11 +227,17 @@ def group(reading: Reading, vhost: str, name: str, key: str) -> Document:
 def group_document(reading: Reading, pool: Pool, found: Group) -> Document:
     """One group, with what its queue holds."""
     numbers = _numbers(reading, found.queue_id)
+    failed_s, why = _failures(reading, pool).get(found.key, (0, ""))
+    pools = reading.map.pools
+    launches = [one for one in pools.launches_of(pool.pool_id, found.key) if not (one.retired or one.revoked)]
+    comes = bool(launches or pools.assignments_of(pool.pool_id, found.key))
     return {
         "vhost": pool.vhost,
         "pool": pool.name,
         "key": found.key,
-        "state": _state(found, numbers),
+        "state": _state(found, numbers, fails=bool(failed_s), comes=comes),
+        "failed_for_s": failed_s,
+        "failed_why": why,
         "bound": found.state == "active",
         "queue": PoolNames(pool.name).request_queue(found.key),
         "generation": found.generation,
@@ -224,13 +246,22 @@ def group_document(reading: Reading, pool: Pool, found: Group) -> Document:
     }
 
 
-def _state(found: Group, numbers: dict[str, int]) -> str:
-    """For people."""
+def _state(found: Group, numbers: dict[str, int], *, fails: bool, comes: bool) -> str:
+    """For people: `idle`, `busy`, `ready`; without a worker that consumes: `failed` (its starts), `starting`, or
+    `waiting` (for room, or for a worker that comes by itself)."""
     if found.state == "unbound":
         return "idle"
-    if not numbers["consumers"]:
-        return "waiting"
-    return "busy" if numbers["held"] else "ready"
+    if numbers["consumers"]:
+        return "busy" if numbers["held"] else "ready"
+    return "failed" if fails else "starting" if comes else "waiting"
+
+
+def _failures(reading: Reading, pool: Pool) -> dict[str, tuple[int, str]]:
+    """Key -> for how many seconds from now its starts fail, and why."""
+    track = reading.replica.node_track(reading.replica.node)
+    rows = () if track is None else track.row.pools
+    failed = next((row.failed for row in rows if row.pool_id == pool.pool_id), {})
+    return {key: (-(-for_ms // 1000), why) for key, (for_ms, why) in failed.items()}
 
 
 def workers(reading: Reading, vhost: str, name: str) -> Listing[Launch]:
@@ -242,6 +273,7 @@ def workers(reading: Reading, vhost: str, name: str) -> Listing[Launch]:
     def keys(launch: Launch) -> list[str]:
         return [key for key in _keys(reading, launch) if may_read(reading, pool, names.request_queue(key))]
 
+    served = _served(reading)
     found = [
         launch
         for launch in reading.map.pools.launches(pool.pool_id)
@@ -252,13 +284,34 @@ def workers(reading: Reading, vhost: str, name: str) -> Listing[Launch]:
         name=lambda launch: launch.launch_id,
         place=lambda launch: (pool.vhost, launch.launch_id),
         document=lambda launch: {
-            "vhost": pool.vhost, "pool": pool.name, "id": launch.launch_id,
+            "vhost": pool.vhost, "pool": pool.name, "id": launch.launch_id, **_doing(reading, launch, served),
             "key": None if launch.spare else launch.key, "keys": keys(launch),
             "spare": launch.spare and not _keys(reading, launch), "place": launch.place,
             "version": launch.version, "generation": launch.generation, "retired": launch.retired,
             "revoked": launch.revoked,
         },
     )  # fmt: skip
+
+
+def _served(reading: Reading) -> dict[str, tuple[int, int]]:
+    """Launch -> consumers of its connections, and requests that it holds."""
+    found: dict[str, tuple[int, int]] = {}
+    for track in reading.replica.connections.values():
+        if (launch_id := launch_of(track.row.user)) is not None:
+            channels = [one.row for one in reading.replica.channels.get(track.row.connection_id, {}).values()]
+            consumers, held = found.get(launch_id, (0, 0))
+            consumers += sum(row.consumers for row in channels)
+            found[launch_id] = consumers, held + sum(row.unacknowledged for row in channels)
+    return found
+
+
+def _doing(reading: Reading, launch: Launch, served: dict[str, tuple[int, int]]) -> Document:
+    """What a worker does, for people, and how many requests it holds."""
+    consumers, held = served.get(launch.launch_id, (0, 0))
+    free = launch.spare and not reading.map.pools.assignments(launch.launch_id)
+    ending = "stopping" if launch.revoked else "retiring" if launch.retired else ""
+    return {"state": ending or ("busy" if held else "spare" if free else "ready" if consumers else "starting"),
+            "held": held}  # fmt: skip
 
 
 def _keys(reading: Reading, launch: Launch) -> list[str]:

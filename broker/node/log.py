@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from clusterbroker.cluster.wiring.entities import Queue, Segment
+from clusterbroker.cluster.wiring.pool_entities import Pool
 
 
 class Fault(Protocol):
@@ -36,6 +38,12 @@ class Log(Protocol):
     def alert(self, raised: bool, kind: str, subject: str, text: str) -> None:
         """A condition that an operator must see began, or ended."""
 
+    def starts_fail(self, pool: Pool, key: str, for_s: int, why: str) -> None:
+        """Workers of a key cannot be started: its callers hear so for a while."""
+
+    def workers_leave(self, pool: Pool, revoked: bool, workers: Sequence[str], why: str) -> None:
+        """A pool's controller has these end: they may finish what they hold, unless they are revoked."""
+
     def crashed(self, peer: str, error: BaseException) -> None:
         """A mistake of ours, which costs this client."""
 
@@ -52,7 +60,7 @@ class Silence:
     def fault(self, *_: Any, **__: Any) -> None:
         pass
 
-    cut = refused = unroutable = begins_late = alert = fault
+    cut = refused = unroutable = begins_late = alert = starts_fail = workers_leave = fault
 
     def crashed(self, peer: str, error: BaseException) -> None:  # noqa: ARG002
         raise error

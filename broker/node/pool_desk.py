@@ -253,6 +253,11 @@ class PoolDesk:
         """Why starts of the key failed last; empty: not known here."""
         return self._failures.get((pool_id, key), (0, ""))[1]
 
+    @property
+    def failing(self) -> set[int]:
+        """Pools with such keys, or that had some."""
+        return {pool_id for pool_id, _ in self._failures}
+
     def failed(self, pool_id: int) -> Iterable[tuple[str, int, str]]:
         """Keys whose starts fail for now: until when, and why."""
         for (of, key), (until_ms, detail) in self._failures.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Final, Protocol
 
 from clusterbroker.broker.pools.controller import key_of
@@ -69,18 +70,26 @@ class NodePools:
         """Launch -> exit status, of those that ended last."""
 
     def rows(self) -> tuple[PoolRow, ...]:
-        """Of the pools of which something died, or was timed, here."""
-        from clusterbroker.broker.stats.pools import NO_TIMES, PoolRow, TimesRow  # only a management process needs it
+        """Of the pools of which something died, or was timed, here, or whose starts fail."""
+        from clusterbroker.broker.stats.pools import (  # only a management process needs it
+            FAILED_MAX,
+            NO_TIMES,
+            PoolRow,
+            TimesRow,
+        )
 
         def row(times: Times) -> TimesRow:
             return TimesRow(tuple(times.counts), times.sum_ms) if any(times.counts) else NO_TIMES
 
         timed, none = self._node.pool_desk.timed(), PoolTimes()
+        desk, now_ms = self._node.pool_desk, self._node.now_ms
         found = {pool_id for pool_id, _ in self.dead} | set(self.unheard) | set(self.poison) | set(timed)
+        found |= {LogIndex(pool_id) for pool_id in desk.failing}
         return tuple(
             PoolRow(
                 pool_id, _of(self.answered, pool_id), _of(self.dead, pool_id), self.unheard[pool_id],
                 self.poison[pool_id], row(times.wait), row(times.service), row(times.start),
+                {key: (until_ms - now_ms, why) for key, until_ms, why in islice(desk.failed(pool_id), FAILED_MAX)},
             )
             for pool_id in sorted(found)
             for times in (timed.get(pool_id, none),)

@@ -272,6 +272,8 @@ class Unsettled:
 def _context(message: Message) -> Context | None:
     """What the header says, if it is one, and the trace is sampled."""
     value = routing_headers(message).get("traceparent")
+    if isinstance(value, bytes):  # as some clients write it
+        value = value.decode("ascii", "replace")
     match = _TRACEPARENT.fullmatch(value) if isinstance(value, str) else None
     if match is None or (match[1] == "00" and match[5]) or not int(match[4], 16) & SAMPLED:
         return None  # versions after 00 may have more behind it

@@ -231,6 +231,7 @@ class OrphanQueue(PassingPoolQueue):
         fails, fleet.fails = fleet.fails, []
         for told in fails:
             desk.tell_failure(told)
+            node.log.starts_fail(fleet.pool, told.key, -(-told.for_ms // 1000), told.detail)
         commands, fleet.commands = fleet.commands, []
         for ordered in commands:
             self._propose(fleet, ordered)
@@ -253,6 +254,8 @@ class OrphanQueue(PassingPoolQueue):
             command = kind(at_ms=at_ms, pool_id=pool_id, epoch=epoch, launches=ordered.workers, why=ordered.why)
 
         def done(applied: Applied) -> None:
+            if applied.ok and ordered.kind in ("retire", "revoke"):
+                self.node.log.workers_leave(fleet.pool, ordered.kind == "revoke", applied.result, ordered.why)
             if not self.deleted and self.fleet is fleet:
                 fleet.answered(ordered, applied.ok)
                 self.ring.mark()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from clusterbroker.broker.pools.messages import GroupTold, StartsFail, WorkerTold
@@ -12,6 +12,7 @@ from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.queues.local_queue import Host
 from clusterbroker.cluster.wiring.commands import AnyCommand
 from clusterbroker.cluster.wiring.map import Applied
+from clusterbroker.cluster.wiring.pool_entities import Pool
 from clusterbroker.cluster.wiring.view import ClusterView
 
 
@@ -52,8 +53,19 @@ class Desk(Protocol):
         """Memory that is promised to workers of other pools, by place."""
 
 
+class PoolLog(Protocol):
+    """The node's (`broker.node.log`)."""
+
+    def starts_fail(self, pool: Pool, key: str, for_s: int, why: str) -> None: ...
+
+    def workers_leave(self, pool: Pool, revoked: bool, workers: Sequence[str], why: str) -> None: ...
+
+
 class PoolHost(Host, Protocol):
     """The node."""
+
+    @property
+    def log(self) -> PoolLog: ...
 
     @property
     def pool_desk(self) -> Desk: ...

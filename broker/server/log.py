@@ -18,12 +18,13 @@ from __future__ import annotations
 import io
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from clusterbroker.broker.visible import visible
 from clusterbroker.cluster.wiring.entities import Queue, Segment
+from clusterbroker.cluster.wiring.pool_entities import Pool
 
 if TYPE_CHECKING:
     from clusterbroker.broker.node.clients import SocketCore
@@ -214,6 +215,14 @@ class NodeLog:
 
     def begins_late(self, vhost: str, queue: str, offset: int) -> None:
         self._caused("warning", "stream.begins_late", {"vhost": vhost, "queue": queue, "offset": offset})
+
+    def starts_fail(self, pool: Pool, key: str, for_s: int, why: str) -> None:
+        facts = {"vhost": pool.vhost, "pool": pool.name, "key": key, "for_s": for_s, "why": why}
+        self._caused("warning", "pool.starts_fail", facts)
+
+    def workers_leave(self, pool: Pool, revoked: bool, workers: Sequence[str], why: str) -> None:
+        facts = {"vhost": pool.vhost, "pool": pool.name, "workers": " ".join(workers), "why": why}
+        self._caused("info", "worker.revoked" if revoked else "worker.retired", facts)
 
     def alert(self, raised: bool, kind: str, subject: str, text: str) -> None:
         if raised:

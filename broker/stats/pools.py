@@ -16,6 +16,8 @@ class TimesRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 NO_TIMES: Final = TimesRow()
+FAILED_MAX: Final = 200
+"""Keys whose starts fail, told of a pool."""
 
 
 class PoolRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -31,3 +33,5 @@ class PoolRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     wait: TimesRow = NO_TIMES
     service: TimesRow = NO_TIMES
     start: TimesRow = NO_TIMES
+    failed: dict[str, tuple[int, str]] = {}
+    """Key -> for how many ms from now its starts fail, and why: as all members have heard of the controller."""

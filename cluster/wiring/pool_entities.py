@@ -128,6 +128,22 @@ class MoreSettings(msgspec.Struct, frozen=True, array_like=True):
     """(tenant, its share of the starts while several wait), by tenant; any other one has 1."""
     workers_may_call: bool = False
     """Workers that the pool has started may publish requests to it."""
+    target_wait_ms: int = 5000
+    """In this time the backlog of a key is to be gone: more workers are started for it."""
+    service_ms: int = 1000
+    """So long a request takes, until a key's first ones have told."""
+    start_ms: int = 5000
+    """So long a worker takes to be ready, until one has told."""
+    eager: bool = False
+    """A key may have more than one worker before its first requests have told how long they take."""
+    scale_to_zero_while_bound: bool = False
+    """A key without a request for a while has no worker, though its group is kept."""
+    starve_s: int = 30
+    """A key that waits for so long goes before all others."""
+    min_run_s: int = 10
+    """So long a worker has run before its room is taken for such a key."""
+    max_share_percent: int = 50
+    """Of a place's memory for further workers of one key, while others wait."""
 
 
 NO_MORE: Final = MoreSettings()

@@ -51,6 +51,12 @@ RANGES: Final[dict[str, tuple[int, int]]] = {
     SPARES: (0, 5000),
     KEYS_PER_WORKER: (1, 100),
     "tenant_weights": (1, 1000),
+    "target_wait_ms": (1, _MS_MAX),
+    "service_ms": (1, _MS_MAX),
+    "start_ms": (1, _MS_MAX),
+    "starve_s": (1, _S_MAX),
+    "min_run_s": (0, _S_MAX),
+    "max_share_percent": (1, 100),
 }
 """The numbers that a setting may have."""
 _WAITING: Final = (
@@ -118,7 +124,10 @@ def check_keys_per_worker(count: int, settings: PoolSettings) -> None:
 
 
 def check_more(more: MoreSettings) -> None:
-    """406 for a separator that is too long, and for weights out of range, or of too many tenants."""
+    """406 for a separator that is too long, for numbers out of range, and for weights of too many tenants."""
+    for name in MoreSettings.__struct_fields__:
+        if name in RANGES and name != "tenant_weights":
+            _check_range(name, getattr(more, name))
     if len(more.tenant_separator) > SEPARATOR_MAX:
         raise PreconditionFailed(
             f"tenant_separator has {len(more.tenant_separator)} characters: {SEPARATOR_MAX} are allowed"

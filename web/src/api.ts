@@ -377,6 +377,8 @@ export interface PoolGroup {
   queue: string;
   generation: number;
   pinned: boolean;
+  /** Why workers of the key cannot be started; empty: they can. */
+  failed_why: string;
   waiting: number;
   held: number;
   consumers: number;
@@ -388,6 +390,9 @@ export interface PoolWorker {
   keys: string[];
   place: string;
   version: string;
+  state: string;
+  held: number;
+  retired: string;
   revoked: string;
 }
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.faults.pools import PoolNodes, told
+from clusterbroker_workers import Unserved
+from tests.faults.pools import PoolNodes, eventually, told
 
 pytestmark = pytest.mark.processes
 
@@ -60,3 +63,33 @@ def test_a_worker_calls_another_key_where_the_pool_allows_it(nodes: PoolNodes) -
         second = told(caller.call("asks", b"is asked", path="call", timeout_s=60))
         assert second["heard"]["key"] == "is asked"
         assert second["heard"]["worker"] != second["worker"]
+
+
+def test_a_key_whose_starts_fail_says_why(nodes: PoolNodes) -> None:
+    nodes.api("POST", "pools/%2F/core/set", {"start_failures_max": 1}).raise_for_status()
+    nodes.fails.write_text("broken")
+    with nodes.roaming_caller() as caller:
+        with pytest.raises(Unserved, match="start_failed"):
+            caller.call("broken", timeout_s=60)
+        row = eventually("it is told", lambda: (found := nodes.groups()["broken"])["state"] == "failed" and found)
+        assert "exit status" in row["failed_why"]
+        assert 0 < row["failed_for_s"] <= 60
+        nodes.fails.unlink()
+        assert nodes.api("POST", "pools/%2F/core/groups/broken/retry", {}).is_success
+        assert told(caller.call("broken", timeout_s=60))["key"] == "broken"
+        row = eventually("it is over", lambda: (found := nodes.groups()["broken"])["state"] == "ready" and found)
+        assert (row["failed_why"], row["failed_for_s"]) == ("", 0)
+
+
+def test_what_a_worker_does(nodes: PoolNodes, tmp_path: Path) -> None:
+    with nodes.roaming_caller() as caller, ThreadPoolExecutor(1) as threads:
+        held = threads.submit(caller.call, "works", str(tmp_path), path="hold", timeout_s=60)
+
+        def row(state: str) -> dict[str, Any] | None:
+            return next((one for one in nodes.workers() if one["key"] == "works" and one["state"] == state), None)
+
+        busy = eventually("it is busy", lambda: row("busy"))
+        assert busy["held"] == 1
+        (tmp_path / "go").touch()
+        assert told(held.result())["worker"] == busy["id"]
+        assert eventually("it is ready", lambda: row("ready"))["held"] == 0

@@ -67,7 +67,9 @@ export function Pools() {
 
 const poolState = (pool: Pool) => <Pill kind={pool.state === "running" ? "good" : "warn"}>{pool.state}</Pill>;
 
-const KINDS: Record<string, "good" | "warn" | "plain"> = { ready: "good", busy: "good", waiting: "warn" };
+const KINDS: Record<string, "good" | "warn" | "plain"> = {
+  ready: "good", busy: "good", spare: "good", waiting: "warn", failed: "warn", stopping: "warn",
+};
 
 /** One pool: its keys, its workers, its settings, and what can be done to it. */
 export function PoolPage({ me, vhost, name }: { me: Me; vhost: string; name: string }) {
@@ -147,7 +149,14 @@ export function PoolPage({ me, vhost, name }: { me: Me; vhost: string; name: str
                     </a>
                   ),
                 },
-                { title: "State", cell: (group) => <Pill kind={KINDS[group.state] ?? "plain"}>{group.state}</Pill> },
+                {
+                  title: "State",
+                  cell: (group) => (
+                    <>
+                      <Pill kind={KINDS[group.state] ?? "plain"}>{group.state}</Pill> {group.failed_why}
+                    </>
+                  ),
+                },
                 { title: "Waiting", number: true, cell: (group) => number(group.waiting) },
                 { title: "Held", number: true, cell: (group) => number(group.held) },
                 { title: "Consumers", number: true, cell: (group) => number(group.consumers) },
@@ -168,7 +177,15 @@ export function PoolPage({ me, vhost, name }: { me: Me; vhost: string; name: str
               { title: "Worker", cell: (worker) => <b class="name">{worker.id}</b> },
               { title: "Key", cell: (worker) => worker.keys.join(", ") || "(spare)" },
               { title: "Place", cell: (worker) => worker.place },
-              { title: "State", cell: (worker) => <Pill kind={worker.revoked ? "warn" : "good"}>{worker.revoked ? `revoked: ${worker.revoked}` : "ordered"}</Pill> },
+              {
+                title: "State",
+                cell: (worker) => (
+                  <>
+                    <Pill kind={KINDS[worker.state] ?? "plain"}>{worker.state}</Pill> {worker.revoked || worker.retired}
+                  </>
+                ),
+              },
+              { title: "Held", number: true, cell: (worker) => number(worker.held) },
               { title: "Version", wide: true, cell: (worker) => <code>{worker.version}</code> },
             ]}
           />

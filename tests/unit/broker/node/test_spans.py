@@ -54,14 +54,15 @@ def receiver() -> Receiver:
     return Receiver()
 
 
-def test_a_message_of_a_sampled_trace_is_seen_to_its_end(receiver: Receiver) -> None:
+@pytest.mark.parametrize("header", [SAMPLED, SAMPLED.encode()], ids=["text", "bytes"])
+def test_a_message_of_a_sampled_trace_is_seen_to_its_end(receiver: Receiver, header: str | bytes) -> None:
     world = World()
     traced(world, receiver)
     alice, bob = world.client(), world.client()
     alice.declare("q")
     alice.ask(m.ConfirmSelect())
     world.disk_waits = True
-    properties = {"traceparent": SAMPLED, "other": 1}
+    properties = {"traceparent": header, "other": 1}
     alice.publish("", "q", b"body", headers=properties, message_id="7", correlation_id="c")
     assert receiver.names() == ["publish amq.default"], "nobody was told that it is safe"
     world.disk_waits = False

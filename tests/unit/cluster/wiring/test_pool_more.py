@@ -71,13 +71,15 @@ def test_another_declaration_is_refused(world: World) -> None:
     [
         (MoreSettings("123456789"), "tenant_separator"),
         (MoreSettings("/", (("a", 0),)), "tenant_weights"),
+        (MoreSettings("/", target_wait_ms=0), "target_wait_ms"),
+        (MoreSettings("/", max_share_percent=101), "max_share_percent"),
         (MoreSettings("/", (("a", 1001),)), "tenant_weights"),
         (MoreSettings("/", (("a" * 256, 1),)), "longer than a key"),
         (MoreSettings("/", tuple((f"t{n}", 1) for n in range(1001))), "1001 tenants"),
     ],
 )
 def test_bounds(world: World, wrong: MoreSettings, named: str) -> None:
-    only = ("tenant_separator", "tenant_weights")
+    only = MoreSettings.__struct_fields__
     with pytest.raises(PreconditionFailed, match=named):
         world.do(c.DeclarePool(vhost="/", name="other", more=wrong))
     with pytest.raises(PreconditionFailed, match=named):

@@ -69,6 +69,8 @@ class Story:
         self.lost_rows: list[tuple[str, int]] = []
         self.late_streams: list[tuple[str, int]] = []
         self.alerts: list[tuple[bool, str, str]] = []
+        self.failing: list[tuple[str, str]] = []
+        self.leaving: list[tuple[str, bool, str]] = []
         self.forgives = False
         """Whether mistakes of ours are told in `mistakes` and not raised."""
         self.mistakes: list[tuple[str, int, BaseException]] = []
@@ -78,6 +80,12 @@ class Story:
         if not self.forgives:
             raise error
         self.mistakes.append((who, seq, error))
+
+    def starts_fail(self, pool: Any, key: str, for_s: int, why: str) -> None:
+        self.failing.append((key, why))
+
+    def workers_leave(self, pool: Any, revoked: bool, workers: Any, why: str) -> None:
+        self.leaving += [(worker, revoked, why) for worker in workers]
 
     def crashed(self, peer: str, error: BaseException) -> None:
         self._mistake(peer, 0, error)
