@@ -34,6 +34,7 @@ from clusterbroker.journal.options import MIB, JournalOptions
 
 if TYPE_CHECKING:
     from clusterbroker.broker.server.management import ManagementProcess
+    from clusterbroker.cluster.wiring.map import Applied
 
 T = TypeVar("T")
 
@@ -46,6 +47,8 @@ class Broker:
     data_dir   where to keep wiring and messages; None: nowhere
     port       0 takes a free one at the first start and keeps it for later ones
     definitions   what shall be there from the start: a file, or the document itself, as RabbitMQ's definitions
+    pools      worker pools of the vhost "/": name -> settings, as `clusterbroker pools set` has them; workers come
+               by themselves: consumers of a key's queue, or processes of `clusterbroker_workers`
     http       whether the management API is served as well, by a process of its own, at `http_url`
     limits     fields of `broker.node.options.NodeOptions`, e.g. heartbeat_s=1, message_bytes_max=1000
     """
@@ -58,6 +61,7 @@ class Broker:
         host: str = "127.0.0.1",
         name: str = "embedded",
         definitions: str | Path | Mapping[str, Any] | None = None,
+        pools: Mapping[str, Mapping[str, Any]] | None = None,
         http: bool = False,
         http_port: int = 0,
         **limits: Any,
@@ -75,6 +79,7 @@ class Broker:
         self._data_dir = None if data_dir is None else Path(data_dir)
         self._name = name
         self._definitions = definitions
+        self._pools = dict(pools or {})
         known = {field.name for field in fields(NodeOptions)}
         if unknown := limits.keys() - known:
             raise TypeError(f"Broker() has no limit {min(unknown)!r}: choose of {', '.join(sorted(known))}")
@@ -168,9 +173,27 @@ class Broker:
             raise
         self.port = shell.listeners[0].addresses[0].port
         self._shell = shell
+        try:
+            await self._declare_pools(shell)
+        except BaseException:
+            await self.stop_async()
+            raise
         if self._beside is not None:
             self._beside.begin(shell.loop)
         return self
+
+    async def _declare_pools(self, shell: NodeShell) -> None:
+        if not self._pools:
+            return
+        from clusterbroker.broker.management import pools
+
+        for name, settings in self._pools.items():
+            if unknown := settings.keys() - set(pools.SETTINGS):
+                raise TypeError(f"pool {name!r} has no setting {min(unknown)!r}: choose of {', '.join(pools.SETTINGS)}")
+            applied: asyncio.Future[Applied] = asyncio.get_running_loop().create_future()
+            shell.node.propose(pools.declaration(settings, shell.node.now_ms, "/", name), applied.set_result)
+            if (error := (await applied).error) is not None:
+                raise ValueError(f"pool {name!r}: {error}")
 
     def _boot_definitions(self) -> BootDefinitions | None:
         given = self._definitions

@@ -24,13 +24,14 @@ from .statistics import COUNTER, GAUGE, HISTOGRAM
 PREFIX = "clusterbroker_pool_"
 BOUNDS = (*(f"{bound / 1000:g}" for bound in BOUNDS_MS), "+Inf")
 Sample = tuple[str, float]
-STATES = ("ordered", "revoked", "spare")
+STATES = ("ordered", "retired", "revoked", "spare")
 """Of workers."""
 
 
 def _state(view: ClusterView, launch: Launch) -> str:
     free = launch.spare and not view.pools.assignments(launch.launch_id)
-    return "revoked" if launch.revoked else "spare" if free else "ordered"
+    ending = "revoked" if launch.revoked else "retired" if launch.retired else ""
+    return ending or ("spare" if free else "ordered")
 
 
 def pools(replica: Replica, node: NodeRow | None, queues: dict[int, QueueRow]) -> Iterator[str]:
@@ -56,12 +57,15 @@ def pools(replica: Replica, node: NodeRow | None, queues: dict[int, QueueRow]) -
         samples["groups"] += [(labels({**named, "state": one}), states[one]) for one in ("active", "unbound")]
         launches = Counter(_state(replica.map, one) for one in view.launches(pool.pool_id))
         samples["workers"] += [(labels({**named, "state": one}), launches[one]) for one in STATES]
+        row = rows.get(pool.pool_id)
+        samples["failing_keys"].append((labels(named), 0 if row is None else len(row.failed)))
     for name, text in (
         ("waiting", "Requests that wait, in queues led here"),
         ("held", "Requests that workers hold, of queues led here"),
         ("consumers", "Consumers of requests, of queues led here"),
         ("groups", "Keys with a queue, told by the controller's node"),
         ("workers", "Workers that the pool has started and that are not gone, told by the controller's node"),
+        ("failing_keys", "Keys whose workers cannot be started, told by the controller's node"),
     ):  # fmt: skip
         yield written(Named(PREFIX + name, GAUGE, text), samples[name])
 

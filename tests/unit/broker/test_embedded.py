@@ -18,6 +18,7 @@ import pika
 import pytest
 
 from clusterbroker import Broker
+from clusterbroker_workers import Pool
 
 pytest_plugins = ["pytester"]
 
@@ -240,3 +241,53 @@ def test_definitions_from_the_start(tmp_path: Path) -> None:
 def test_a_limit_that_there_is_not() -> None:
     with pytest.raises(TypeError, match=r"no limit 'heartbeats': choose of .*heartbeat_s"):
         Broker(heartbeats=1)
+
+
+def answer(url: str, queue: str, answered: threading.Event) -> None:
+    """A worker that came by itself, for one request."""
+    connection = pika.BlockingConnection(pika.URLParameters(url))
+    while True:
+        channel = connection.channel()
+        try:
+            channel.queue_declare(queue, passive=True)
+        except pika.exceptions.ChannelClosedByBroker:
+            continue  # the first request of its key makes it
+        for method, properties, body in channel.consume(queue):
+            about = pika.BasicProperties(correlation_id=properties.correlation_id)
+            channel.basic_publish("", properties.reply_to, body.upper(), about)
+            channel.basic_ack(method.delivery_tag)
+            answered.set()
+            connection.close()
+            return
+
+
+def test_worker_pools() -> None:
+    with Broker(pools={"core": {"request_ttl_ms": 60_000}}) as broker, Pool(broker.url, "core") as pool:
+        answered = threading.Event()
+        worker = threading.Thread(target=answer, args=(broker.url, "core-req-42", answered))
+        worker.start()
+        assert pool.call("42", b"asked", timeout_s=30).body == b"ASKED"
+        worker.join()
+        assert answered.is_set()
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "words"),
+    [
+        ({"nothing": 1}, TypeError, "pool 'core' has no setting 'nothing'"),
+        ({"min": 2, "max": 1}, ValueError, "pool 'core': min is 2 and max 1"),
+    ],
+)
+def test_a_pool_that_cannot_be(settings: dict[str, int], error: type[Exception], words: str) -> None:
+    broker = Broker(pools={"core": settings})
+    with pytest.raises(error, match=words):
+        broker.start()
+    assert not broker.running
+
+
+def test_a_kept_pool_is_there_again(tmp_path: Path) -> None:
+    for _ in range(2):
+        with Broker(tmp_path, pools={"core": {"max_length": 5}}) as broker, Pool(broker.url, "core") as pool:
+            pool.cast("42", b"waits")
+    with pytest.raises(ValueError, match="has max_length 5, and not 6"):
+        Broker(tmp_path, pools={"core": {"max_length": 6}}).start()
