@@ -602,7 +602,7 @@ class Ring(LinkedRing):
         """Hands the records of a Deliver to a consumer of this node; returns how many records there were, ranges of
         seqs that it may not get any more (cancelled, channel closing), the first that it cannot be handed, held here,
         and ranges of what was settled here before, and is not forgotten. What is outstanding here already is passed
-        over.
+        over, and counted.
 
         Raises DamagedRecord before anything is taken.
         """
@@ -618,6 +618,8 @@ class Ring(LinkedRing):
             if seq in self._slots:
                 if self._slots[seq].state == SETTLED:
                     before.append(seq)
+                else:
+                    self.passed_over += 1
                 continue
             if not flows:
                 refused.append(seq)

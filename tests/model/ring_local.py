@@ -101,6 +101,7 @@ class LocalRing:
     got            found by basic.get to be acknowledged, `got_no_ack` without; `got_empty`: found nothing. These three
                    are counted by who serves the client
     disk_reads     brought back from the journal
+    passed_over    of a proxy: deliveries that came while their messages were outstanding here
     disk_writes    messages written to it, copies not counted
     """
 
@@ -160,6 +161,7 @@ class LocalRing:
         "max_priority",
         "next_seq",
         "owner",
+        "passed_over",
         "past",
         "paused",
         "proxy",
@@ -258,6 +260,7 @@ class LocalRing:
     def _begin_totals(self) -> None:
         self.published = self.handed = self.handed_no_ack = self.redelivered = self.acked = self.auto_acks = 0
         self.got = self.got_no_ack = self.got_empty = self.disk_reads = self.disk_writes = 0
+        self.passed_over = 0
 
     @property
     def counted_at_rest(self) -> int:

@@ -585,11 +585,13 @@ def test_a_proxy_hands_over_settles_and_forgets(half: Any) -> None:
     assert (ring.unacked, ring.outstanding(), consumer.unacked, consumer.delivered) == (4, [(5, 7), (900, 900)], 4, 4)
     assert ring.receive(consumer, deliver(half, 6, 8), 10) == (2, [], [], [])
     assert bytes(ledger.out.take()).count(b"6\xce") == 0, "what is outstanding comes once"
+    assert ring.passed_over == 1
     assert ledger.ack([2 << 1 | 1, 4 << 1]) == 0
     assert ring.take_settled() == [(5, 6), (900, 900)]
     assert ring.take_settled() == []
     assert ring.outstanding() == [(7, 8)]
     assert ring.receive(consumer, deliver(half, 5), 10) == (1, [], [], [(5, 5)]), "settled, and not answered"
+    assert ring.passed_over == 1
     ring.forget([(5, 6), (900, 2**63)])
     assert ring.receive(consumer, deliver(half, 5), 10) == (1, [], [], [])
     ((_, _, seq),) = ledger.collect(3, False)
