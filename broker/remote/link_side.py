@@ -23,6 +23,7 @@ from clusterbroker.broker.remote.messages import (
     ASK_JUDGE,
     ASK_READ,
     ASK_TAGS,
+    SETTLE_ACK,
     SETTLE_LEFT,
     SETTLE_REJECT,
     SETTLE_REQUEUE,
@@ -57,15 +58,18 @@ class LinksHere:
     came_back   links that were attached elsewhere since outcomes came that the owner has not answered, or before they
                 came here: none of these outcomes counts for what they hold. The owner is not told that such a link is
                 here before it is asked what the link holds, behind these outcomes
+    strangers   links that were elsewhere before: it is open whether a transaction of another one has a message of
+                theirs here
     late        links whose newest attach here has nothing: with what earlier ones have left since, which waits for the
                 owner's word on what the newest one holds; None: with the word that it is attached elsewhere, or over,
                 or without one
     """
 
-    __slots__ = ("attaches", "came_back", "late")
+    __slots__ = ("attaches", "came_back", "late", "strangers")
 
     def __init__(self) -> None:
         self.attaches: dict[int, int] = {}
+        self.strangers: set[int] = set()
         self.came_back: set[int] = set()
         self.late: dict[int, list[int] | None] = {}
 
@@ -165,12 +169,21 @@ class LinkSide:
         self.gather()  # what is no part of it
         for one in part.settles:
             if one.outcome == "ack":
-                self.ring.settle(one.seq, True)
+                self._settle_one(one)
             elif one.outcome == "reject" and (self.ring.release(one.seq) >= 0 or one.link.link):
                 self._settlements.add(one.seq, SETTLE_REJECT, change=one.change, held_by=one.link)
         acknowledged = held_by_links(one for one in part.settles if one.outcome == "ack")
         begin = self._settlements.gather(self.ring.take_settled(), acknowledged, whole)
         self._settlements.hold(ticket, part, begin, lambda: self._refused(part) if whole else None)
+
+    def _settle_one(self, one: Decided) -> None:
+        """What is not outstanding here, for another one's answer took it along, the owner judges by the link."""
+        try:
+            self.ring.settle(one.seq, True)
+        except KeyError:
+            if not one.link.link:
+                raise
+            self._settlements.add(one.seq, SETTLE_ACK, held_by=one.link)
 
     def _refused(self, part: CommitPart) -> None:
         """Nothing of it was carried out: what this node holds of it returns, or stays with its link."""
@@ -267,6 +280,7 @@ class LinkSide:
         silent = [LinkAttach(*link) for link in here.attaches.items() if link[0] not in attached]
         if not rests:
             return tuple(silent)
+        here.strangers.clear()
         asking = {line.link.link for line in self._lines.values()}
         for link in silent:
             if link.link not in asking:
@@ -296,7 +310,11 @@ class LinkSide:
         return SETTLE_REQUEUE if is_here else SETTLE_LEFT
 
     def held_by(self, link: LinkAttach, then: Callable[[Sequence[HeldMessages] | str], None]) -> None:
-        is_new = link.link not in self._links.attaches
+        if self._links is NO_LINKS:
+            self._begin_links()
+        before, strangers = self._links.attaches.get(link.link, 0), self._links.strangers
+        if before not in (link.attach, link.attach - 1):
+            strangers.add(link.link)
 
         def answered(answer: Answer, _: memoryview) -> None:
             self._is_judged(link)
@@ -305,13 +323,14 @@ class LinkSide:
             for held in found:
                 self._settlements.came_again(held.seqs)
                 new += [seq for seq in held.seqs if self.ring.hold(seq, held.delivery_count)]
-            if is_new and len(new) < sum(len(held.seqs) for held in found):
+            if link.link in strangers and len(new) < sum(len(held.seqs) for held in found):
                 self.leave_to_link(new)
                 self._has_nothing(link)
                 then(IN_TRANSACTION)
                 return
+            strangers.discard(link.link)
             if found:  # it may have been forgotten while it had nothing here
-                self._links.attaches.setdefault(link.link, link.attach)
+                self._links.attaches[link.link] = max(link.attach, self._links.attaches.get(link.link, 0))
             if self._links.attaches.get(link.link) == link.attach:
                 left = self._links.late.pop(link.link, None) or ()
                 if answer.refused:
@@ -384,7 +403,7 @@ class LinkSide:
 
     def _may_come_again(self) -> None:
         """Something is outstanding here no more. Another holder at this node may have been given it meanwhile, and the
-        delivery been passed over, or not sent: it comes with the next attachment."""
+        delivery been passed over: it comes with the next attachment."""
         if self.ring.passed_over:
             self.ring.passed_over = 0
             self.node.attach_soon(self)

@@ -300,7 +300,9 @@ class RemoteQueue(LinkSide):
             for one in staged:
                 if self.deleted or one.seq in commit.left or self.is_kept((one.seq,), one.link):
                     continue  # what its client says of it now changes nothing, or counts
-                if self._let_go(one.seq) and refused:
+                if not refused:
+                    self.ring.release(one.seq)
+                elif self._let_go(one.seq):
                     self._settlements.add(one.seq, self.returned_by(one.link))
             self.ring.mark()
 
@@ -402,8 +404,6 @@ class RemoteQueue(LinkSide):
         taken it does not think it gone (an auto-delete queue would end), and one that is new judges all of them alike.
         """
         self.gather()
-        # the owner sends nothing of what is outstanding here, whosever it is by then
-        self.ring.passed_over = int(bool(self._links.attaches) and self.ring.unacked > 0)
         return AttachedQueue(
             queue_id=self.entity.queue_id,
             epoch=self.entity.epoch,

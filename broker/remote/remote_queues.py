@@ -206,7 +206,7 @@ class RemoteQueues:
 
     def attach_soon(self, queue: RemoteQueue) -> None:
         """Likewise, when what is under way is over."""
-        self.host.soon(lambda: None if queue.deleted else self.attach_again(queue))
+        self.host.soon(lambda: None if queue.deleted or queue in self._again else self.attach_again(queue))
 
     def delayed(self, queue: RemoteQueue) -> None:
         """It has publishes for which its owner's window has no room."""

@@ -395,9 +395,11 @@ def test_a_link_waits_for_a_transaction_that_has_its_message_at_this_node() -> N
     publish(cluster, b"2")
     assert second.bodies() == [b"1", b"2"]
     second.leave()
-    refused = Receiver(cluster, here, resumes=True, name="second", deaf=False)
-    assert refused.held() == IN_TRANSACTION
-    refused.leave()
+    for _ in range(2):
+        refused = Receiver(cluster, here, resumes=True, name="second", deaf=False)
+        assert refused.held() == IN_TRANSACTION
+        refused.leave()
+        cluster.wait(300)
     first.handle.leave_to_link([seq], first.link)
     cluster.wait(1000)
     again = Receiver(cluster, here, resumes=True, name="second", deaf=False)
@@ -407,3 +409,55 @@ def test_a_link_waits_for_a_transaction_that_has_its_message_at_this_node() -> N
         again.settle(held)
     cluster.wait(1000)
     assert ring(cluster).living(1, 9, 9) == []
+
+
+def test_also_one_that_was_at_this_node_before() -> None:
+    cluster = Cluster(*"abc")
+    cluster["a"].client().declare("q")
+    here, there = others(cluster)
+    first = Receiver(cluster, here, name="first", deaf=False)
+    first.consume(prefetch=1)
+    publish(cluster, b"1")
+    assert first.bodies() == [b"1"]
+    retired(first)
+    second = Receiver(cluster, here, name="second", deaf=False)
+    second.consume()
+    second.leave()
+    forget(cluster, first)
+    second = Receiver(cluster, there, resumes=True, name="second", deaf=False)
+    assert second.held() == []
+    second.consume()
+    cluster.wait(300)
+    assert second.bodies() == [b"1"]
+    second.leave()
+    assert Receiver(cluster, here, resumes=True, name="second", deaf=False).held() == IN_TRANSACTION
+
+
+@pytest.mark.parametrize("is_cut_off", [False, True])
+def test_links_that_close_and_transactions_have_no_node_attach_again(is_cut_off: bool) -> None:
+    """Unless a delivery was passed over."""
+    cluster = Cluster(*"abc")
+    cluster["a"].client().declare("q")
+    here = others(cluster)[0]
+    holder = Receiver(cluster, here, name="holder", deaf=False)
+    holder.consume(prefetch=1)
+    publish(cluster, b"held")
+    assert holder.bodies() == [b"held"]
+    links = [Receiver(cluster, here, name=f"l{number}", deaf=False) for number in range(5)]
+    for link in links:
+        link.consume(prefetch=1)
+    if is_cut_off:
+        cluster.unlink(here, owner(cluster).name)
+        cluster.relink()
+        cluster.wait(1000)
+    publish(cluster, *(b"%d" % number for number in range(5)))
+    bodies = [link.bodies() for link in links]
+    before = holder.handle.gen
+    for link, (body,) in zip(links[:3], bodies[:3], strict=True):
+        done = Awaited(link, body, publishes=b"out")
+        cluster.wait(100)
+        assert done.answers == ["done"]
+    for link in links:
+        link.leave()
+        cluster.wait(100)
+    assert holder.handle.gen == before
