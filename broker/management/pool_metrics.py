@@ -29,9 +29,8 @@ STATES = ("ordered", "retired", "revoked", "spare")
 
 
 def _state(view: ClusterView, launch: Launch) -> str:
-    free = launch.spare and not view.pools.assignments(launch.launch_id)
     ending = "revoked" if launch.revoked else "retired" if launch.retired else ""
-    return ending or ("spare" if free else "ordered")
+    return ending or ("spare" if view.pools.is_free(launch) else "ordered")
 
 
 def pools(replica: Replica, node: NodeRow | None, queues: dict[int, QueueRow]) -> Iterator[str]:

@@ -46,15 +46,17 @@ def _number(name: str, about: str) -> Any:
     return Meta(ge=low, le=high, description=about)
 
 
+def _words(name: str) -> list[str]:
+    return [word for word in CHOICES[name] if word not in UNBUILT]
+
+
 def _choice(name: str) -> Any:
-    words = [word for word in CHOICES[name] if word not in UNBUILT]
-    return Meta(extra={"take": _chosen}, extra_json_schema={"enum": words})
+    return Meta(extra={"take": _chosen}, extra_json_schema={"enum": _words(name)})
 
 
 def _chosen(name: str, value: Any) -> Any:
     """Refused (400) for another word: members could not read it in their log."""
-    words = tuple(word for word in CHOICES[name] if word not in UNBUILT)
-    if value not in words:
+    if value not in (words := _words(name)):
         raise bad_request(f"{name} is '{str(value)[:64]}': one of {', '.join(words)} is allowed")
     return value
 
@@ -164,7 +166,7 @@ def document(reading: Reading, pool: Pool) -> Document:
         "exchange": names.exchange,
         "groups": len(groups),
         "workers": len(pools.launches(pool.pool_id)),
-        "spares": sum(not pools.assignments(one.launch_id) for one in pools.launches_of(pool.pool_id, NO_KEY)),
+        "spares": sum(map(pools.is_free, pools.launches_of(pool.pool_id, NO_KEY))),
         "consumers": sum(one["consumers"] for one in waiting),
         "waiting": sum(one["waiting"] for one in waiting),
         "held": sum(one["held"] for one in waiting),
@@ -227,7 +229,7 @@ def group(reading: Reading, vhost: str, name: str, key: str) -> Document:
 def group_document(reading: Reading, pool: Pool, found: Group) -> Document:
     """One group, with what its queue holds."""
     numbers = _numbers(reading, found.queue_id)
-    failed_s, why = _failures(reading, pool).get(found.key, (0, ""))
+    failed_s, why = _failure(reading, pool, found.key)
     pools = reading.map.pools
     launches = [one for one in pools.launches_of(pool.pool_id, found.key) if not (one.retired or one.revoked)]
     comes = bool(launches or pools.assignments_of(pool.pool_id, found.key))
@@ -256,12 +258,13 @@ def _state(found: Group, numbers: dict[str, int], *, fails: bool, comes: bool) -
     return "failed" if fails else "starting" if comes else "waiting"
 
 
-def _failures(reading: Reading, pool: Pool) -> dict[str, tuple[int, str]]:
-    """Key -> for how many seconds from now its starts fail, and why."""
+def _failure(reading: Reading, pool: Pool, key: str) -> tuple[int, str]:
+    """For how many seconds from now starts of the key fail, and why; 0: they do not."""
     track = reading.replica.node_track(reading.replica.node)
     rows = () if track is None else track.row.pools
     failed = next((row.failed for row in rows if row.pool_id == pool.pool_id), {})
-    return {key: (-(-for_ms // 1000), why) for key, (for_ms, why) in failed.items()}
+    for_ms, why = failed.get(key, (0, ""))
+    return -(-for_ms // 1000), why
 
 
 def workers(reading: Reading, vhost: str, name: str) -> Listing[Launch]:
@@ -286,7 +289,7 @@ def workers(reading: Reading, vhost: str, name: str) -> Listing[Launch]:
         document=lambda launch: {
             "vhost": pool.vhost, "pool": pool.name, "id": launch.launch_id, **_doing(reading, launch, served),
             "key": None if launch.spare else launch.key, "keys": keys(launch),
-            "spare": launch.spare and not _keys(reading, launch), "place": launch.place,
+            "spare": reading.map.pools.is_free(launch), "place": launch.place,
             "version": launch.version, "generation": launch.generation, "retired": launch.retired,
             "revoked": launch.revoked,
         },
@@ -308,7 +311,7 @@ def _served(reading: Reading) -> dict[str, tuple[int, int]]:
 def _doing(reading: Reading, launch: Launch, served: dict[str, tuple[int, int]]) -> Document:
     """What a worker does, for people, and how many requests it holds."""
     consumers, held = served.get(launch.launch_id, (0, 0))
-    free = launch.spare and not reading.map.pools.assignments(launch.launch_id)
+    free = reading.map.pools.is_free(launch)
     ending = "stopping" if launch.revoked else "retiring" if launch.retired else ""
     return {"state": ending or ("busy" if held else "spare" if free else "ready" if consumers else "starting"),
             "held": held}  # fmt: skip

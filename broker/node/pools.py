@@ -81,8 +81,8 @@ class NodePools:
         def row(times: Times) -> TimesRow:
             return TimesRow(tuple(times.counts), times.sum_ms) if any(times.counts) else NO_TIMES
 
-        timed, none = self._node.pool_desk.timed(), PoolTimes()
         desk, now_ms = self._node.pool_desk, self._node.now_ms
+        timed, none = desk.timed(), PoolTimes()
         found = {pool_id for pool_id, _ in self.dead} | set(self.unheard) | set(self.poison) | set(timed)
         found |= {LogIndex(pool_id) for pool_id in desk.failing}
         return tuple(

@@ -365,7 +365,7 @@ class Fleet:
             for worker in group.workers:
                 figures.workers[worker.state.value] = figures.workers.get(worker.state.value, 0) + 1
         launches = self._table.launches_of(self.pool.pool_id, NO_KEY)
-        if spares := sum(not self._table.assignments(one.launch_id) for one in launches):
+        if spares := sum(map(self._table.is_free, launches)):
             figures.workers["spare"] = spares
         return figures
 

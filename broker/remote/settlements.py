@@ -72,9 +72,9 @@ class Settlements:
         self, seq: int, outcome: int, count: int = 0, link: str = "", change: bytes = b"", withdraws: int = 0,
         held_by: LinkAttach = NO_LINK,
     ) -> None:  # fmt: skip
-        """A delivery that is not acknowledged but rejected or returned; `count`: for how often it had been before;
-        `link` and `change` as in `Modification`, and `change` of a dead letter; `withdraws` and `held_by` as in
-        `Settlement`."""
+        """A delivery that is rejected or returned, or acknowledged and not outstanding here; `count`: for how often it
+        had been before; `link` and `change` as in `Modification`, and `change` of a dead letter; `withdraws` and
+        `held_by` as in `Settlement`."""
         self._gathered.setdefault((outcome, count, link, change, withdraws, held_by), []).append(seq)
 
     def add_ranges(self, ranges: Sequence[Range], outcome: int) -> None:

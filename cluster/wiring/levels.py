@@ -124,8 +124,8 @@ LEVELS: Final = (
     ),
     Level(
         TENANTS,
-        "tenants of pools and their weights, workers that call their own pool, memory of a key's workers that a new "
-        "controller knows",
+        "tenants of pools and their weights, settings of their scaling, workers that call their own pool, memory of a "
+        "key's workers that a new controller knows",
     ),
 )
 LEVEL: Final = LEVELS[-1].number

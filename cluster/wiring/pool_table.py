@@ -166,6 +166,10 @@ class PoolTable:
         held = self.by_id.get(pool_id)
         return 0 if held is None else held.spares
 
+    def is_free(self, launch: Launch) -> bool:
+        """Whether a worker has no key yet, or none any more."""
+        return launch.spare and not self.assignments(launch.launch_id)
+
     def keys_per_worker(self, pool_id: LogIndex) -> int:
         """How many keys a worker of a pool serves at most."""
         held = self.by_id.get(pool_id)

@@ -99,21 +99,9 @@ _KINDS: Final = """
 """
 """Of the fields of a snapshot behind its index, in their order, which is the stored one."""
 _OF_LEVELS: Final = frozenset(
-    (
-        "level",
-        "link",
-        "container",
-        "pool",
-        "group",
-        "launch",
-        "pin",
-        "spares",
-        "keys_per_worker",
-        "assignment",
-        "more",
-        "learnt",
-    )
-)
+    ("level", "link", "container", "pool", "group", "launch", "pin", "spares", "keys_per_worker", "assignment", "more",
+     "learnt")
+)  # fmt: skip
 _FIELDS: Final = dict(zip(_KINDS.split(), Snapshot.__struct_fields__[1:], strict=True))
 _LISTS: Final[dict[str, Any]] = {
     kind: msgspec.msgpack.Decoder(entities.type, ext_hook=restored)
