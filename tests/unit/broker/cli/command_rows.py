@@ -174,7 +174,7 @@ ROWS = (
     Row("pools cancel jobs 7 --vhost {v}", "the pool has none of this id", 1),
     Row("pools poison jobs --vhost {v}"),
     Row("pools replay-poison jobs --vhost {v}", "say which messages", 2),
-    Row("pools replay-poison jobs --only '' --vhost {v}", "0 moved"),
+    Row("pools replay-poison jobs --only payload~x --vhost {v}", "0 moved"),
     Row("pools drop-poison jobs --seq 1 --vhost {v}", "0 deleted", 1),
     Row("pools pause jobs --vhost {v}", "is paused"),
     Row("pools resume jobs --vhost {v}", "goes on"),
