@@ -30,7 +30,7 @@ from tests.simulation.bugs import MUTATIONS, Mutation
 FOUND_BY: Final = Path(__file__).parent / "found_by.json"
 SEEDS_MAX: Final = 300
 """Within so many seeds each bug must be found,"""
-CPU_S_MAX: Final = 140.0
+CPU_S_MAX: Final = 300.0
 """and within so many seconds; a seed that has begun is ended."""
 assert bugs_edges, "its bugs stand among the others"
 assert bugs_pipeline, "its bugs stand among the others"
