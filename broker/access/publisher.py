@@ -309,7 +309,7 @@ class Publisher:
         if node.watches and (watch := node.watches.get(self._access.vhost.name)) is not None:
             messages = watch.published(session, route, messages, ticket)
         pools = node.map.pools
-        if route.enters is None:
+        if route.targets and route.enters is None:
             route.enters = enters_pool(pools, route.targets)
         if route.enters:
             messages = answerable(self._access, messages)

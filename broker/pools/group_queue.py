@@ -192,7 +192,7 @@ class GroupQueue(Queue):
         self._measure(now_ms)
         if self._followed is None:  # what is there already came whenever
             self._followed = Followed(self.ring)
-        self._followed.look(self.node.pool_desk.times(pool.pool_id), now_ms)
+        self._followed.look(self.node.pool_desk.times, pool.pool_id, now_ms)
         self._tell(pool, now_ms)
         if not self._ordered and now_ms >= self._again_ms:
             self._live(pool, group, pinned, now_ms)

@@ -63,7 +63,7 @@ def publish(channel: Channel, event: Published) -> None:
         for place, message in enumerate(event.messages, 1):
             own, own_route, named = addressed(channel, event.exchange, event.routing_key, message, known=route)
             _stage_or_send(channel, own_route, (own,), event.mandatory, run_of(named))
-            if (labour.done > until or channel.is_parked) and place < len(event.messages):
+            if place < len(event.messages) and (labour.done > until or channel.is_parked):
                 divide(channel.connection, event, place)
                 return
     else:
