@@ -10,15 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final, Protocol
 
-from msgspec.structs import replace
-
 from clusterbroker.broker.access.errors import Impersonated, precondition_failed
 from clusterbroker.broker.access.publisher import Named, Publisher, affordable, way_of
 from clusterbroker.broker.access.services import REPLY_TO
 from clusterbroker.broker.content.formats import format_of
-from clusterbroker.broker.content.message import with_flags, with_properties
+from clusterbroker.broker.content.message import reply_to_of, with_flags, with_reply_to
 from clusterbroker.broker.content.numbers import named_in
-from clusterbroker.broker.content.properties import properties_of
+from clusterbroker.broker.content.properties import KnownProperties
 from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.routing.carbon_copy import UnacceptableHeader, accepted_keys
 from clusterbroker.broker.routing.choosing import numbered
@@ -33,6 +31,10 @@ if TYPE_CHECKING:
     from clusterbroker.broker.access.authorization import Authorization
 
 LOOKED_INTO: Final = HAS_HEADERS | HAS_USER_ID | HAS_REPLY_TO
+OWN_WAY: Final = HAS_USER_ID | HAS_REPLY_TO
+"""Each message that has one of these is looked into by itself."""
+REPLY_KEY: Final = f"{REPLY_TO}."
+"""Of a direct reply."""
 
 
 class Sender(Protocol):
@@ -55,54 +57,69 @@ def looks_into(flags: int, messages: Iterable[Message]) -> bool:
     """Whether a message has properties that matter here. May err on the careful side. `flags`: of all of them."""
     if not flags & LOOKED_INTO:
         return False
-    if flags & (HAS_USER_ID | HAS_REPLY_TO):
+    if flags & OWN_WAY:
         return True
     return any(format_of(message.format).looked_into(message.header) for message in messages)
 
 
 def addressed(
-    session: Sender, exchange: str, key: str, message: Message, number: bytes | None = None
-) -> tuple[Message, Route[QueueHandle], Named | None]:
+    session: Sender, exchange: str, key: str, message: Message, number: bytes | None = None,
+    known: Route[QueueHandle] | None = None,
+) -> tuple[Message, Route[QueueHandle], Named | None]:  # fmt: skip
     """A message with what the broker changes in it, its own route, and its number if its producer gave one; `number`:
-    what it is known by if it comes again without that. A direct reply is handed to its requester. Raises Refusal."""
+    what it is known by if it comes again without that; `known`: the route of its address, if that is found already. A
+    direct reply is handed to its requester. Of the properties no more is decoded than the message's flags ask for.
+    Raises Refusal."""
     access = session.access
-    vhost = access.vhost
-    properties = properties_of(message)
-    changed = properties
-    user = properties.user_id
+    properties = KnownProperties(message)
+    own = message
+    if message.flags & HAS_USER_ID:
+        _check_user(access, properties.all().user_id)
+    if message.flags & HAS_REPLY_TO and reply_to_of(message) == REPLY_TO:
+        if not session.reply_key:
+            raise precondition_failed("fast reply consumer does not exist")
+        own = with_reply_to(message, session.reply_key)
+    if not exchange and key.startswith(REPLY_KEY):
+        if session.is_transactional:
+            return own, Route(uncacheable=True), None  # `replied` with the commit
+        return message, session.publisher.replied(own), None
+    copies: tuple[str, ...] = ()
+    named = None
+    if message.flags & HAS_HEADERS:
+        copies, is_blind = _copies(access, exchange, properties.all().headers)
+        if is_blind:
+            own = with_flags(own, own.flags | HAS_BCC)
+        named = _named(properties.all().headers)
+    if known is None or known.uncacheable or copies:
+        known = session.publisher.route(
+            exchange, key, lambda: properties.all().headers, copies, properties.named,
+            number if named is None else numbered(*named),
+        )  # fmt: skip
+    if known.leads_on is not None:
+        _check_delay(properties.all().headers, access.node.now_ms)
+    return own, known, named
+
+
+def _check_user(access: Authorization, user: str | None) -> None:
     if user not in (None, access.user) and "impersonator" not in access.rights.tags:
         raise Impersonated(f"user_id property set to '{user}' but authenticated user was '{access.user}'")
     if user is not None and access.by_token and access.node.map.user(user) is not None:
         raise Impersonated(f"user_id property set to '{user}', an account, but a token signed in")
-    if properties.reply_to == REPLY_TO:
-        if not session.reply_key:
-            raise precondition_failed("fast reply consumer does not exist")
-        changed = replace(changed, reply_to=session.reply_key)
-    if not exchange and key.startswith(REPLY_TO + "."):
-        reply = with_properties(message, changed) if changed is not properties else message
-        if session.is_transactional:
-            return reply, Route(uncacheable=True), None  # `replied` with the commit
-        return message, session.publisher.replied(reply), None
+
+
+def _copies(access: Authorization, exchange: str, headers: FieldTable | None) -> tuple[tuple[str, ...], bool]:
+    """The keys of CC and BCC that the user may publish to, and whether there are any of BCC."""
     try:
-        copies, blind = accepted_keys(properties.headers)
+        copies, blind = accepted_keys(headers)
     except UnacceptableHeader as error:
         raise precondition_failed(str(error)) from None
     if copies or blind:
-        segment = vhost.segments.get(exchange)
+        segment = access.vhost.segments.get(exchange)
         topic = exchange if segment is None else segment.target  # where its rows go when they are committed
         for each in (*copies, *blind):
             access.check_key(topic, each)
             access.check_topic("write", topic, each)
-    named = _named(properties.headers)
-    route = session.publisher.route(
-        exchange, key, lambda: properties.headers, (*copies, *blind), lambda name: getattr(properties, name, None),
-        number if named is None else numbered(*named),
-    )  # fmt: skip
-    if route.leads_on is not None:
-        _check_delay(properties.headers, access.node.now_ms)
-    if blind or changed is not properties:
-        message = with_properties(message, changed, message.flags | HAS_BCC if blind else None)
-    return message, route, named
+    return (*copies, *blind), bool(blind)
 
 
 def _check_delay(headers: FieldTable | None, now_ms: int) -> None:

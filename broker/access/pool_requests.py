@@ -17,8 +17,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from clusterbroker.broker.access.services import REPLY_TO
-from clusterbroker.broker.content.message import with_flags
-from clusterbroker.broker.content.properties import properties_of
+from clusterbroker.broker.content.message import reply_to_of, with_flags
 from clusterbroker.journal.layout import ANSWERABLE, HAS_REPLY_TO
 
 if TYPE_CHECKING:
@@ -37,7 +36,7 @@ def answerable(access: Authorization, messages: Sequence[Message]) -> Sequence[M
     """The messages, with the flag where their publisher may have an answer."""
     return [
         with_flags(message, message.flags | ANSWERABLE)
-        if message.flags & HAS_REPLY_TO and _may_hear(access, properties_of(message).reply_to or "")
+        if message.flags & HAS_REPLY_TO and _may_hear(access, reply_to_of(message) or "")
         else message
         for message in messages
     ]

@@ -309,7 +309,9 @@ class Publisher:
         if node.watches and (watch := node.watches.get(self._access.vhost.name)) is not None:
             messages = watch.published(session, route, messages, ticket)
         pools = node.map.pools
-        if pools.queues and enters_pool(pools, route.targets):
+        if route.targets and route.enters is None:
+            route.enters = enters_pool(pools, route.targets)
+        if route.enters:
             messages = answerable(self._access, messages)
         if node.alarms_elsewhere:
             session.backpressure.feeds(route.targets)

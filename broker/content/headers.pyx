@@ -1,11 +1,12 @@
-"""A look for a header's name without decoding; `may_have_header` in Python."""
+"""What is seen of AMQP 0-9-1's properties without decoding: a header's name, and where an answer shall go."""
 
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t
-from libc.string cimport memcmp
+from libc.string cimport memcmp, memcpy
 
 from clusterbroker.broker.wire.big_endian cimport get16, get32, get64
 from clusterbroker.journal.layout import HAS_HEADERS as _HAS_HEADERS
-from clusterbroker.journal.record cimport Message, payload_start
+from clusterbroker.journal.record cimport Message, make_message, payload_size, payload_start
 
 cdef int HAS_HEADERS = _HAS_HEADERS
 cdef enum:
@@ -30,6 +31,62 @@ cdef bint may_name(Message message, const char *name, Py_ssize_t length) noexcep
 def may_have_header(Message message not None, bytes name not None) -> bool:
     """Whether a header of this name may be there. Errs on the careful side."""
     return may_name(message, name, len(name))
+
+
+cdef bint reply_to_of(Message message, size_t *at, size_t *stop) noexcept:
+    # where the text of the property reply-to is; False: there is none, or it is not to be seen
+    cdef const uint8_t *p = payload_start(message)
+    cdef size_t place = 2, end = message.header_length
+    cdef int bits, field
+    if message.format != BASIC or end < 2:
+        return False
+    bits = get16(p)
+    if not bits & 0x0200:
+        return False
+    for field in range(6):  # content-type, content-encoding, headers, delivery-mode, priority, correlation-id
+        if not bits & (0x8000 >> field):
+            continue
+        if field == 2:
+            if place + 4 > end:
+                return False
+            place += 4 + <size_t>get32(p + place)
+        elif field == 3 or field == 4:
+            place += 1
+        else:
+            if place >= end:
+                return False
+            place += 1 + p[place]
+    if place >= end or place + 1 + p[place] > end:
+        return False
+    at[0] = place + 1
+    stop[0] = place + 1 + p[place]
+    return True
+
+
+def reply_to(Message message not None):
+    """The bytes of the property reply-to of a message in AMQP 0-9-1's format; None: it has none, or another format."""
+    cdef size_t at = 0, stop = 0
+    if not reply_to_of(message, &at, &stop):
+        return None
+    return PyBytes_FromStringAndSize(<const char *>payload_start(message) + at, <Py_ssize_t>(stop - at))
+
+
+def with_reply_to(Message message not None, bytes address not None):
+    """The message with this address in place of its reply-to; all other bytes stay. `reply_to` has found one."""
+    cdef size_t at = 0, stop = 0, size = <size_t>PyBytes_GET_SIZE(address), rest
+    cdef bytes payload
+    cdef uint8_t *to
+    if size > 255 or not reply_to_of(message, &at, &stop):
+        raise ValueError("no address to replace, or one that does not fit")
+    rest = payload_size(message) - stop
+    payload = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>(at + size + rest))
+    to = <uint8_t *>PyBytes_AS_STRING(payload)
+    memcpy(to, payload_start(message), at - 1)
+    to[at - 1] = <uint8_t>size
+    memcpy(to + at, PyBytes_AS_STRING(address), size)
+    memcpy(to + at + size, payload_start(message) + stop, rest)
+    return make_message(message.address, payload, <uint32_t>(message.header_length + size - (stop - at)),
+                        message.flags, message.priority, message.time_ms, message.ttl_ms, message.format)
 
 
 cdef bint table_of(Message message, size_t *at, size_t *stop) noexcept:

@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from clusterbroker.broker.content import headers
 from clusterbroker.broker.content.formats import BASIC, format_of
 from clusterbroker.broker.wire.amqp091.domains import push_shortstr
+from clusterbroker.broker.wire.amqp091.fields import STORED_LIMITS
 from clusterbroker.broker.wire.amqp091.properties import Properties
 from clusterbroker.journal.layout import ANSWERABLE
 from clusterbroker.journal.record import Message
@@ -24,6 +26,23 @@ def with_properties(message: Message, properties: Properties, flags: int | None 
     """The message with these properties in place of its own; body, address, priority and times stay, and so do its
     flags without `flags`."""
     return _with_header(message, format_of(message.format).header(message.header, properties), flags)
+
+
+def reply_to_of(message: Message) -> str | None:
+    """Its property reply-to, of which nothing else is decoded where the format lets it be seen; None: it has none."""
+    if message.format != BASIC:
+        return format_of(message.format).properties(message.header, STORED_LIMITS).reply_to
+    address = headers.reply_to(message)
+    return None if address is None else address.decode("utf-8", "surrogateescape")
+
+
+def with_reply_to(message: Message, address: str) -> Message:
+    """The message with this address in place of its property reply-to, which it has."""
+    if message.format == BASIC:
+        return headers.with_reply_to(message, address.encode())
+    properties = format_of(message.format).properties(message.header, STORED_LIMITS)
+    properties.reply_to = address
+    return with_properties(message, properties)
 
 
 def with_annotations(

@@ -96,6 +96,12 @@ class GroupQueue(Queue):
         """None: it ends just now."""
         return self.node.map.pools.group(self._part.pool_id, self._part.key)
 
+    @property
+    def _standing(self) -> tuple[Pool, Group, bool] | None:
+        """Both, and whether an operator keeps the group, which is never idle then. None: they end just now, or nothing
+        is known of what others hold."""
+        return None if self.paused else self.node.map.pools.standing(self._part.pool_id, self._part.key)
+
     def _forget_measures(self, now_ms: int) -> None:
         self._measured = now_ms, 0, 0
         self._ages_ms = self._service_ms = 0.0
@@ -154,12 +160,9 @@ class GroupQueue(Queue):
     def _note(self, now_ms: int) -> None:
         ring = self.ring
         seen = ring.next_seq, ring.ready, ring.unacked, ring.handed, ring.acked, ring.got
-        if seen != self._seen:
-            if self._seen:
-                self._busy_ms = now_ms
-            self._seen = seen
-        if not self.is_empty:
+        if (self._seen and seen != self._seen) or not self.is_empty:
             self._busy_ms = now_ms
+        self._seen = seen
         self._busy_ms = max(self._busy_ms, self.last_used_ms)  # consumers come and go; reports (`ActivityQueue`)
 
     # -- the turn -----------------------------------------------------------------------------------------------
@@ -173,9 +176,10 @@ class GroupQueue(Queue):
         if self._retires:
             self._retire()
         super()._serve(now_ms)
-        pool, group = self.pool, self.group
-        if self.paused or pool is None or group is None:
+        standing = self._standing
+        if standing is None:
             return
+        pool, group, pinned = standing
         if self.limits.closed:
             if not self._ordered and now_ms >= self._again_ms:
                 self._order(DropGroup, pool, group)
@@ -188,10 +192,10 @@ class GroupQueue(Queue):
         self._measure(now_ms)
         if self._followed is None:  # what is there already came whenever
             self._followed = Followed(self.ring)
-        self._followed.look(self.node.pool_desk.times(pool.pool_id), now_ms)
+        self._followed.look(self.node.pool_desk.times, pool.pool_id, now_ms)
         self._tell(pool, now_ms)
         if not self._ordered and now_ms >= self._again_ms:
-            self._live(pool, group, now_ms)
+            self._live(pool, group, pinned, now_ms)
 
     def _give_up_all(self, reason: Reason) -> None:
         """What waits is answered."""
@@ -203,29 +207,23 @@ class GroupQueue(Queue):
             self.dead_letters.give_up(seq, message, reason)
             self.node.effort.popped()
 
-    def _live(self, pool: Pool, group: Group, now_ms: int) -> None:
+    def _live(self, pool: Pool, group: Group, pinned: bool, now_ms: int) -> None:
         if group.moving:
             return
         idle_ms = now_ms - self._busy_ms
         self._draining = False
-        pinned = self._pinned
         if group.state == "active":
-            if not pinned and self.is_empty and idle_ms >= self._unbind_ms(pool):
+            if not pinned and idle_ms >= self._unbind_ms(pool) and self.is_empty:
                 self._order(UnbindGroup, pool, group)
         elif not pool.deleting and (pinned or idle_ms < self._unbind_ms(pool)):
             self._order(BindGroup, pool, group)
-        elif self.is_empty and idle_ms >= self._drop_ms(pool):
+        elif idle_ms >= self._drop_ms(pool) and self.is_empty:
             if not self.subscriptions and not self._launched:
                 self.limits.closed = True
                 self._order(DropGroup, pool, group)
             else:
                 self._draining = not self._has_guests
                 self._tell(pool, now_ms)
-
-    @property
-    def _pinned(self) -> bool:
-        """It is never idle."""
-        return self.node.map.pools.pinned(self._part.pool_id, self._part.key)
 
     def directed(self, word: str) -> None:
         """By an operator; the map has what it changed."""
@@ -348,14 +346,15 @@ class GroupQueue(Queue):
 
     def _schedule(self, now_ms: int) -> None:
         super()._schedule(now_ms)
-        pool, group = self.pool, self.group
-        if self.paused or pool is None or group is None:
+        standing = self._standing
+        if standing is None:
             return
+        pool, group, pinned = standing
         if pool.starts_workers and now_ms < self._told_ms + TELL_MS and self._row() != self._told:
             self.node.wake(self, self._told_ms + TELL_MS)
         if (until_ms := self.dispatch.kept_until_ms) > 0:
             self.node.wake(self, max(until_ms, now_ms + 1))
-        if self._ordered or group.moving or not self.is_empty or (self._pinned and group.state == "active"):
+        if self._ordered or group.moving or not self.is_empty or (pinned and group.state == "active"):
             return
         if group.state == "active":
             due_ms = self._busy_ms + self._unbind_ms(pool)

@@ -26,6 +26,7 @@ from clusterbroker.broker.queues.ring import Ring
 from clusterbroker.broker.queues.selecting import Selecting
 from clusterbroker.broker.queues.states import READY
 from clusterbroker.broker.queues.subscription import Member
+from clusterbroker.journal.layout import HAS_HEADERS
 from clusterbroker.journal.record import Message
 
 STICKY: Final = "x-sticky"
@@ -40,7 +41,7 @@ KEPT_MAX: Final = 1024
 
 def sticks_to(message: Message) -> str:
     """The worker that its caller means; empty: none."""
-    if STICKY_BYTES not in message.header:
+    if not message.flags & HAS_HEADERS or STICKY_BYTES not in message.header:
         return ""
     try:
         named: Any = (properties_of(message).headers or {}).get(STICKY)

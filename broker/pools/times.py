@@ -8,6 +8,7 @@ counted than others, and a turn of a group costs the same, however many requests
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Callable
 
 from clusterbroker.broker.pools.time_bounds import BOUNDS_MS
 from clusterbroker.broker.queues.ring import Ring
@@ -58,8 +59,8 @@ class Followed:
         self._began_ms = 0
         self._handed_ms: int | None = None
 
-    def look(self, times: PoolTimes, now_ms: int) -> None:
-        """In each turn, behind the hand-out."""
+    def look(self, times: Callable[[int], PoolTimes], pool_id: int, now_ms: int) -> None:
+        """In each turn, behind the hand-out. `times` of the pool are asked for when there is one to note."""
         if not self._seq:
             self._choose(now_ms)
         self._known = self._ring.next_seq
@@ -70,10 +71,10 @@ class Followed:
         if state == UNACKED:
             if self._handed_ms is None:
                 self._handed_ms = now_ms
-                times.wait.note(now_ms - self._began_ms)
+                times(pool_id).wait.note(now_ms - self._began_ms)
         elif state != READY or self._handed_ms is not None:  # it has left, or its worker was lost
             if state is None and self._handed_ms is not None:
-                times.service.note(now_ms - self._handed_ms)
+                times(pool_id).service.note(now_ms - self._handed_ms)
             self._seq = 0
 
     def _choose(self, now_ms: int) -> None:

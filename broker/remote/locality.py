@@ -30,14 +30,14 @@ class LocatedQueue(Protocol):
 class Residence:
     """Of one queue and epoch."""
 
-    __slots__ = ("_delivered", "_locality", "_looked_ms", "_owned", "_rotation")
+    __slots__ = ("_again_ms", "_delivered", "_locality", "_looked_ms", "_owned", "_rotation")
 
     def __init__(self, owned: LocatedQueue) -> None:
         self._owned = owned
         self._rotation: Rotation | None = None
         self._locality = Locality(owned.host.name, owned.host.now_ms)
         self._delivered = 0
-        self._looked_ms = 0
+        self._looked_ms = self._again_ms = 0
         self._choose(owned.host.now_ms)
 
     def turn(self, now_ms: int) -> None:
@@ -47,8 +47,11 @@ class Residence:
         if not queue.ring.replicated:
             return
         self._choose(now_ms)
+        if self._rotation is None and self._serves_here:
+            self._locality.stays()
+            return  # as a rule, and nothing is to be looked at later
         if self._rotation is None and now_ms < self._looked_ms + LOOK_MS:
-            queue.host.wake(queue, self._looked_ms + LOOK_MS)
+            queue.host.wake(queue, max(self._again_ms, self._looked_ms + LOOK_MS))  # what pulls it is asked when due
             return
         self._looked_ms = now_ms
         members = [member for attachment in owned.attachments for member in attachment.members.values()]
@@ -63,8 +66,18 @@ class Residence:
             heir, again_ms = self._locality.decide(now_ms, interest, in_sync)
         if heir is not None:
             host.transfer(owned.queue_id, heir)
+        self._again_ms = again_ms
         if again_ms:
             queue.host.wake(queue, again_ms)
+
+    @property
+    def _serves_here(self) -> bool:
+        """Whether the owner's node has a consumer."""
+        name = self._owned.host.name
+        for attachment in self._owned.attachments:
+            if attachment.node == name:
+                return bool(attachment.members)
+        return False
 
     def _choose(self, now_ms: int) -> None:
         """A single active consumer draws its queue by locality: there is nobody to take turns with.
@@ -74,6 +87,8 @@ class Residence:
         queue, name = self._owned.queue, self._owned.host.name
         settings = queue.settings
         rotating = settings.ownership == "rotating" and not settings.single_active_consumer and queue.ring.replicated
+        if not rotating and self._rotation is None and not queue.subscriptions.waiting:
+            return
         if rotating != (self._rotation is not None):
             self._rotation = Rotation(name, settings.ownership_hold_ms, now_ms) if rotating else None
         in_sync = self._owned.host.in_sync(self._owned.queue_id) if rotating else ()

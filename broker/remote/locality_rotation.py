@@ -83,6 +83,10 @@ class Locality:
         self._pulled_ms = 0
         self._rest_ms = now_ms + LOCALITY_EVERY_MS
 
+    def stays(self) -> None:
+        """The owner's node has a consumer."""
+        self._pull = None
+
     def decide(self, now_ms: int, interest: Mapping[str, Interest], in_sync: Collection[str]) -> tuple[str | None, int]:
         """(the node that shall have the queue or None, when to ask again or 0)."""
         pull = self._strongest(interest, in_sync)

@@ -103,6 +103,8 @@ class Questions:
 
     def forget(self, now_ms: int) -> list[Question]:
         """Drops those for which nobody waits any more."""
+        if not self._open:  # as a rule
+            return []
         old = takewhile(lambda item: now_ms - item[1].since_ms >= UNANSWERED_MS, self._open.items())  # in their order
         over = [request for request, question in old if not question.lasts]
         return [self._open.pop(request) for request in over]

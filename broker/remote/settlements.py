@@ -90,7 +90,10 @@ class Settlements:
         for holder, ranges in held_by:
             self._append(SETTLE_ACK, intersect(acknowledged, ranges), held_by=LinkAttach(*holder))
             acknowledged = subtract(acknowledged, ranges)
-        self._append(SETTLE_ACK, acknowledged)
+        if acknowledged:
+            self._append(SETTLE_ACK, acknowledged)
+        if not self._gathered and not whole:  # as a rule
+            return begin
         for (outcome, count, link, change, withdraws, holder), seqs in sorted(self._gathered.items()):
             self._append(outcome, ranges_of(seqs), count, link, change, withdraws, holder)
         self._gathered.clear()

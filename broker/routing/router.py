@@ -63,7 +63,9 @@ _ENTRY_BYTES = 400
 class Route(Generic[Q]):
     """Where a message goes. Shared between callers: do not change it."""
 
-    __slots__ = ("counts", "found_exchange", "internal", "leads_on", "onward", "queues", "targets", "uncacheable")
+    __slots__ = (
+        "counts", "enters", "found_exchange", "internal", "leads_on", "onward", "queues", "targets", "uncacheable",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -97,6 +99,9 @@ class Route(Generic[Q]):
 
         self.counts: Any = None
         """Of its exchange, for whoever counts what takes this way."""
+
+        self.enters: bool | None = None
+        """Whether it leads into a worker pool, for whoever asks; None: nobody has."""
 
     def without(self, kept: Collection[str]) -> Route[Q]:
         """The same way to these of its queues only."""

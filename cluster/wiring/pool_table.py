@@ -151,6 +151,13 @@ class PoolTable:
         held = self.by_id.get(pool_id)
         return None if held is None else held.groups.get(key)
 
+    def standing(self, pool_id: LogIndex, key: str) -> tuple[Pool, Group, bool] | None:
+        """A pool, the group of a key in it, and whether an operator keeps that; None: one of the two is absent. Each
+        turn of the group's queue asks."""
+        held = self.by_id.get(pool_id)
+        group = None if held is None else held.groups.get(key)
+        return None if held is None or group is None else (held.pool, group, key in held.pins)
+
     def groups(self, pool_id: LogIndex) -> tuple[Group, ...]:
         """Of a pool, oldest first."""
         held = self.by_id.get(pool_id)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from clusterbroker.broker.access.addressing import LOOKED_INTO, addressed, as_row, looks_into, way_of_row
+from clusterbroker.broker.access.addressing import LOOKED_INTO, OWN_WAY, addressed, as_row, looks_into, way_of_row
 from clusterbroker.broker.access.publisher import DELIVERIES_AT_ONCE, Run, run_of
 from clusterbroker.broker.access.services import requested
 from clusterbroker.broker.access.virtual_exchanges import VIRTUAL_EXCHANGES
@@ -52,14 +52,18 @@ def publish(channel: Channel, event: Published) -> None:
         route = known[2]
     if route.onward is not None:
         _stage_rows(channel, event, route, route.onward)
-    elif (route.uncacheable or event.flags & LOOKED_INTO) and _sent_in_runs(channel, event, route):
+    elif (
+        not event.flags & OWN_WAY
+        and (route.uncacheable or event.flags & LOOKED_INTO)
+        and _sent_in_runs(channel, event, route)
+    ):
         return
     elif route.uncacheable or (event.flags & LOOKED_INTO and looks_into(event.flags, event.messages)):
         labour, until = node.labour, channel.connection.until
         for place, message in enumerate(event.messages, 1):
-            own, own_route, named = addressed(channel, event.exchange, event.routing_key, message)
+            own, own_route, named = addressed(channel, event.exchange, event.routing_key, message, known=route)
             _stage_or_send(channel, own_route, (own,), event.mandatory, run_of(named))
-            if (labour.done > until or channel.is_parked) and place < len(event.messages):
+            if place < len(event.messages) and (labour.done > until or channel.is_parked):
                 divide(channel.connection, event, place)
                 return
     else:

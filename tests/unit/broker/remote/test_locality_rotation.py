@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from clusterbroker.broker.remote.locality import LOOK_MS
 from clusterbroker.broker.remote.locality_rotation import (
     LOCALITY_AFTER_MS,
     LOCALITY_EVERY_MS,
@@ -102,4 +103,46 @@ def test_a_shared_queue_moves_to_its_consumers() -> None:
     stage.attach("b", consumers=[head()])
     stage.turn(LOCALITY_AFTER_MS)
     stage.turn(LOCALITY_EVERY_MS)
+    assert stage.transfers == ["b"]
+
+
+def test_an_owner_with_a_consumer_of_its_own_is_not_woken_to_look() -> None:
+    stage = Stage()
+    for node in ALL:
+        stage.attach(node, consumers=[head()])
+    stage.wakes.clear()
+    for first in range(1, 4):
+        stage.publish("a", first, b"x")
+        stage.commit()
+        stage.turn(1)
+    assert stage.wakes == []
+
+
+def test_a_pull_is_looked_at_again_when_it_is_due_and_not_with_each_message() -> None:
+    stage = Stage()
+    stage.attach("b", consumers=[head()])
+    stage.turn(LOCALITY_EVERY_MS)
+    due_ms = stage.now_ms + LOCALITY_AFTER_MS
+    stage.wakes.clear()
+    for first in range(1, 4):
+        stage.publish("b", first, b"x")
+        stage.turn(1)
+    assert set(stage.wakes) == {due_ms}
+    stage.turn(LOOK_MS)
+    stage.publish("b", 4, b"x")
+    assert set(stage.wakes) == {due_ms}
+
+
+def test_a_consumer_of_the_owners_node_ends_the_pull() -> None:
+    stage = Stage()
+    stage.attach("b", consumers=[head()])
+    stage.turn(LOCALITY_EVERY_MS)
+    stage.turn(LOCALITY_AFTER_MS - 1000)
+    stage.attach("a", consumers=[head()])
+    stage.turn(1)
+    stage.cancel("a", 1)
+    stage.turn(1000)
+    stage.turn(LOCALITY_AFTER_MS - 1000)
+    assert stage.transfers == []
+    stage.turn(1000)
     assert stage.transfers == ["b"]
