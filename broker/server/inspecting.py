@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from clusterbroker.broker.node.holders import holders
+from clusterbroker.broker.node.holders import holders, progress
 from clusterbroker.broker.node.inspecting import GONE, Inspection
 from clusterbroker.broker.server.control.operations import Refused
 from clusterbroker.broker.stats.inspection import (
@@ -111,7 +111,10 @@ class Inspector:
     def _held_here(self, request: Request) -> Result:
         node = self._shell.node
         found = holders(node, request.queue_id, request.seqs or ())
-        return Result(node.options.name, request.queue_id, "", len(found), 0, 0, holders=found)
+        return Result(
+            node.options.name, request.queue_id, "", len(found), 0, 0, holders=found,
+            progress=progress(node, request, found),
+        )  # fmt: skip
 
     async def _there(self, owner: str, request: Request) -> Result:
         role, loop = self._part, self._shell.loop
