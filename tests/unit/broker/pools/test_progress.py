@@ -43,8 +43,10 @@ def test_the_oldest_report_is_forgotten() -> None:
     progress = p.Progress()
     for number in range(p.KNOWN_MAX):
         progress.heard("w1-0", [report(0.5, str(number))], 1000)
-    progress.heard("w1-0", [report(0.6, "0")], 2000)
-    progress.heard("w1-0", [report(0.5, "one more")], 3000)
-    assert progress.since("w1-0", "0", 0) == (0.6, 2000)
-    assert progress.since("w1-0", "1", 0) is None
+    progress.heard("w1-0", [report(0.6, "1")], 2000)
+    assert progress.since("w1-0", "0", 0) is not None, "nothing more is known than before"
+    progress.heard("w1-0", [report(0.5, "one more"), report(0.5, "another")], 3000)
+    assert progress.since("w1-0", "0", 0) is None
+    assert progress.since("w1-0", "1", 0) == (0.6, 2000)
+    assert progress.since("w1-0", "2", 0) is None
     assert progress.since("w1-0", "one more", 0) is not None
