@@ -175,3 +175,30 @@ def test_a_worker_is_stopped_by_an_administrator_alone(nodes: PoolNodes, pool: s
     assert refused.status_code == 401, refused.text
     assert httpx.get(f"{base}/requests", auth=("ops", "ops")).json()["items"] == []
     assert serving(nodes, pool) == {worker}
+
+
+@rule("67")
+def test_reasons_of_a_pool(nodes: PoolNodes, pool: str, tmp_path: Path) -> None:
+    nodes.declare(pool, max_workers=1, min=0)
+
+    def reasons(key: str) -> list[str]:
+        told = nodes.api("GET", f"pools/%2F/{pool}/reasons?key={key}", at=nodes.living[-1]).raise_for_status().json()
+        keys = (told["reasons"] or {"keys": []})["keys"]
+        return keys[0]["why"] if keys else []
+
+    with nodes.caller(pool=pool) as caller, ThreadPoolExecutor(2) as threads:
+        held = threads.submit(caller.call, "42", str(tmp_path).encode(), path="hold", timeout_s=60)
+        eventually("a worker holds it", lambda: list(tmp_path.iterdir()))
+        waiting = threads.submit(caller.call, "43", timeout_s=60)
+        eventually("the other key waits", lambda: reasons("43")[1:] == ["waits: the pool has max_workers=1"])
+        assert reasons("42") == ["needs 1: 1 requests wait or are held, 1 s a request, target_wait_ms=5000"]
+        whole = nodes.api("GET", f"pools/%2F/{pool}/reasons").raise_for_status().json()
+        assert whole["why"] == ["it has max_workers=1"]
+        assert whole["settings"]["max_workers"] == {"value": 1, "default": 1000, "source": "declared"}
+        assert whole["settings"]["min"]["source"] == "default"
+        assert [one["key"] for one in whole["reasons"]["keys"]] == ["43", "42"], "the one that waits comes first"
+        assert {one["name"] for one in whole["reasons"]["places"]} == set(nodes.names)
+        (tmp_path / "go").touch()
+        told(held.result())
+        say(nodes, pool, "stop")
+        assert told(waiting.result())["key"] == "43"
