@@ -174,6 +174,8 @@ def test_a_worker_is_stopped_by_an_administrator_alone(nodes: PoolNodes, pool: s
     refused = httpx.post(f"{base}/workers/{worker}/stop", json={}, auth=("ops", "ops"))
     assert refused.status_code == 401, refused.text
     assert httpx.get(f"{base}/requests", auth=("ops", "ops")).json()["items"] == []
+    reasons = httpx.get(f"{base}/reasons", auth=("ops", "ops")).json()
+    assert (reasons["settings"]["max"]["value"], reasons["reasons"]["keys"]) == (8, [])
     assert serving(nodes, pool) == {worker}
 
 

@@ -164,7 +164,7 @@ ROWS = (
     Row("pools group jobs 42 --vhost {v}", "jobs-req-42"),
     Row("pools workers jobs --vhost {v}"),
     Row("explain pool jobs --vhost {v}", "max = 3  (declared; the default is 8)"),
-    Row("explain pool jobs --key 42 --json --vhost {v}", '"source":"default"'),
+    Row("explain pool jobs --key 42 --json --vhost {v}", '"source": "default"'),
     Row("explain pool nobody --vhost {v}", "no pool 'nobody'", 1),
     Row("pools worker jobs w1-0 --vhost {v}", "has no worker 'w1-0'", 1),
     Row("pools stop-worker jobs w1-0 --vhost {v}", "has no worker 'w1-0'", 1),

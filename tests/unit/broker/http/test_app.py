@@ -241,7 +241,7 @@ async def test_lists_say_that_they_are_lists(client: Client) -> None:
     words = {
         "vhost": "%2F", "name": "busy", "user": "guest", "source": "events", "destination": "busy",
         "component": "policy", "port": "5672", "protocol": "amqp", "within": "1", "unit": "days",
-        "properties_key": "order.%23", "container": "nobody", "key": "42",
+        "properties_key": "order.%23", "container": "nobody", "key": "42", "id": "w1-0",
     }  # fmt: skip
     names = {"nodes": "n1", "attempts": "n1", "exchanges": "events", "policies": "limits", "global-parameters": "mine",
              "operator-policies": "most", "e": "inner"}  # fmt: skip
