@@ -36,7 +36,8 @@ class Request:
         return None if self.deadline is None else self.deadline - time.time()
 
     def progress(self, part: float) -> None:
-        """Report progress, 0..1, from any thread. Not confirmed; an operator sees the last one."""
+        """Report progress, 0..1, from any thread and as often as one likes. Not confirmed; an operator sees the last
+        report of a request with a correlation id."""
         if not 0 <= part <= 1:
             raise ValueError(f"progress is between 0 and 1, not {part}")
         self._progress(part)

@@ -37,6 +37,7 @@ from . import names
 from .connecting import GONE, Dialler, SignInRefused
 from .environment import Environment
 from .errors import Busy, Fail, Retry
+from .progress import Progress
 from .request import Request
 from .several import Several
 from .spare import Keys, Line
@@ -304,9 +305,9 @@ class Runner:
         headers: Mapping[str, Any] = message.headers
         deadline = h.number(headers, h.DEADLINE)
 
-        def progress(part: float) -> None:
+        async def report(part: float) -> None:
             told = {"x-progress": part, "x-correlation-id": message.correlation_id or ""}
-            asyncio.run_coroutine_threadsafe(self._report("progress", told, message.routing_key), self._loop)
+            await self._report("progress", told, message.routing_key)
 
         return Request(
             key=message.routing_key or "",
@@ -320,7 +321,7 @@ class Runner:
             attempt=h.number(headers, h.ATTEMPT) or 0,
             redelivered=bool(message.redelivered),
             traceparent=h.text(headers, h.TRACE),
-            _progress=progress,
+            _progress=Progress(self._loop, report),
         )
 
     async def _conclude(self, channel: AbstractChannel, message: AbstractIncomingMessage, outcome: Outcome) -> None:

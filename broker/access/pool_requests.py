@@ -1,4 +1,4 @@
-"""Requests on their way into a worker pool: whether the broker may answer them in their publisher's place.
+"""What enters a worker pool: requests that the broker may answer in their publisher's place, and workers' reports.
 
 A request that dies is answered by the broker, which may publish to any queue. So a request says with its publish, as a
 flag, that its publisher may have its answer where `reply_to` says:
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from clusterbroker.broker.access.services import REPLY_TO
 from clusterbroker.broker.content.message import reply_to_of, with_flags
+from clusterbroker.broker.pools.credentials import launch_of
 from clusterbroker.journal.layout import ANSWERABLE, HAS_REPLY_TO
 
 if TYPE_CHECKING:
@@ -32,8 +33,13 @@ def enters_pool(pools: PoolTable, targets: Sequence[QueueHandle]) -> bool:
     return any(queue.entity.queue_id in pools.queues or pools.delays(queue.entity.queue_id) for queue in targets)
 
 
-def answerable(access: Authorization, messages: Sequence[Message]) -> Sequence[Message]:
-    """The messages, with the flag where their publisher may have an answer."""
+def enter(access: Authorization, targets: Sequence[QueueHandle], messages: Sequence[Message]) -> Sequence[Message]:
+    """The messages as the pool's queues get them: with the flag where their publisher may have an answer. Progress that
+    they report is noted."""
+    node = access.node
+    parts = (node.map.pools.queue(queue.entity.queue_id) for queue in targets)
+    if any(part is not None and part.part == "activity" for part in parts):
+        node.pools.progress.heard(launch_of(access.user) or access.connection_id, messages, node.now_ms)
     return [
         with_flags(message, message.flags | ANSWERABLE)
         if message.flags & HAS_REPLY_TO and _may_hear(access, reply_to_of(message) or "")

@@ -23,7 +23,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from clusterbroker.broker.access.errors import access_refused, not_found, precondition_failed
-from clusterbroker.broker.access.pool_requests import answerable, enters_pool
+from clusterbroker.broker.access.pool_requests import enter, enters_pool
 from clusterbroker.broker.access.services import REPLY_TO
 from clusterbroker.broker.access.virtual_exchanges import VIRTUAL_EXCHANGES
 from clusterbroker.broker.content.properties import properties_of
@@ -312,7 +312,7 @@ class Publisher:
         if route.targets and route.enters is None:
             route.enters = enters_pool(pools, route.targets)
         if route.enters:
-            messages = answerable(self._access, messages)
+            messages = enter(self._access, route.targets, messages)
         if node.alarms_elsewhere:
             session.backpressure.feeds(route.targets)
         if node.congested:

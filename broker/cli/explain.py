@@ -1,4 +1,4 @@
-"""`clusterbroker explain queue` and `message`: reasons, from documents of the API (waits)."""
+"""`clusterbroker explain queue`, `pool` and `message`: reasons, from documents of the API (waits)."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ import typer
 from clusterbroker.broker.cli import message_story, tables
 from clusterbroker.broker.cli.commands import operation
 from clusterbroker.broker.cli.parameters import QueueName, Vhost, duration
-from clusterbroker.broker.cli.tables import Document, counted, number, pairs, size, text
+from clusterbroker.broker.cli.readable import visible
+from clusterbroker.broker.cli.tables import Document, counted, number, pairs, quoted, size, text
 from clusterbroker.broker.cli.target import Target
 
 MOVES_MAX: Final = 10
 
-app = typer.Typer(no_args_is_help=True, help="Reasons: of a queue's state, of a message's place.")
+app = typer.Typer(no_args_is_help=True, help="Reasons: of a queue's state, a pool's workers, a message's place.")
 
 
 @app.callback()
 def _explain() -> None:
-    """Reasons: of a queue's state, of a message's place."""
+    """Reasons: of a queue's state, a pool's workers, a message's place."""
 
 
 @operation(app, "queue")
@@ -49,6 +50,55 @@ def explain_message(
     """Where a message is: queues, consumer, replicas, deliveries and deaths."""
     found = message_story.searched(reach, vhost, message_id, patience)
     return tables.encoded(found.document()) if as_json else "\n".join(message_story.story(found))
+
+
+@operation(app, "pool")
+def explain_pool(
+    reach: Target,
+    pool: Annotated[str, typer.Argument(metavar="POOL")],
+    key: Annotated[str | None, typer.Option("--key", help="This worker key alone.")] = None,
+    vhost: Vhost = "/",
+    as_json: Annotated[bool, typer.Option("--json", help="The answer, on one line.")] = False,
+) -> str:
+    """Why a worker pool has the workers that it has, why a key waits, and where each setting comes from."""
+    query = {} if key is None else {"key": key}
+    found = reach.api.get("/api/pools/{}/{}/reasons", vhost, pool, query=query)
+    return tables.encoded(found) if as_json else "\n".join(pool_story(found))
+
+
+def pool_story(pool: Document) -> Iterator[str]:
+    """The lines."""
+    template, state = text(pool["template"] or "noop"), text(pool["state"])
+    yield f"pool '{text(pool['name'])}' in vhost '{text(pool['vhost'])}': template {template}, {state}"
+    yield f"controller: {text(pool['controller'] or 'none')}"
+    yield from pool["why"]
+    reasons: Document = pool["reasons"] or {}
+    if reasons:
+        yield ""
+        yield f"workers: {_counts(reasons['workers'])}; max_workers={reasons['workers_max']}"
+        yield from map(_place, reasons["places"])
+        for one in reasons["keys"]:
+            load = f"{number(one['waiting'])} waiting, {number(one['held'])} held"
+            yield f"key {quoted(one['key'])}: {load}; workers: {_counts(one['workers'])}"
+            yield from (f"  {visible(why)}" for why in one["why"])
+        if reasons["keys_left_out"]:
+            yield f"and {counted(reasons['keys_left_out'], 'key')} more: --key KEY shows one"
+    yield ""
+    yield "settings:"
+    for name, setting in pool["settings"].items():
+        source = "default" if setting["source"] == "default" else f"declared; the default is {text(setting['default'])}"
+        yield f"  {name} = {text(setting['value'])}  ({source})"
+
+
+def _counts(workers: Document) -> str:
+    return pairs(workers) if workers else "none"
+
+
+def _place(place: Document) -> str:
+    facts = [f"{counted(place['workers'], 'worker')} of {text(place['workers_max'] or 'any number')}"]
+    facts.append(f"{size(place['promised_bytes'])} of {size(place['memory_bytes'])} promised")
+    facts += [word for word in ("suspended", "alarm") if place[word]]
+    return f"  place {text(place['name'])}: {', '.join(facts)}"
 
 
 def owners(moves: list[Document]) -> Iterator[str]:

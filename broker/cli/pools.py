@@ -10,9 +10,10 @@ import typer
 from clusterbroker.broker.cli import pool_poison
 from clusterbroker.broker.cli.commands import listed, listing, operation, showing, shown
 from clusterbroker.broker.cli.exit_codes import FAILED, USAGE, Failed
+from clusterbroker.broker.cli.messages import PAGE
 from clusterbroker.broker.cli.parameters import Vhost
 from clusterbroker.broker.cli.pool_drivers import pool_drivers
-from clusterbroker.broker.cli.tables import Column, Document, Table, counted, moment, number, pairs, quoted
+from clusterbroker.broker.cli.tables import Column, Document, Table, counted, moment, number, pairs, quoted, text
 from clusterbroker.broker.cli.target import Target
 
 app = typer.Typer(no_args_is_help=True, help="Worker pools, their groups and workers.")
@@ -22,6 +23,10 @@ app.command("drivers")(pool_drivers)
 def _keys_of(value: Any) -> str:
     """A spare has none."""
     return ", ".join(map(quoted, value)) if value else "(spare)"
+
+
+def _percent(value: Any) -> str:
+    return text(value) if value is None else f"{100 * value:.0f} %"
 
 
 POOLS = Table(
@@ -76,11 +81,14 @@ REQUESTS = Table(
     (
         Column("state"),
         Column("key", show=quoted),
+        Column("ahead", show=number),
         Column("worker"),
+        Column("progress", show=_percent),
         Column("attempt", show=number),
         Column("published", "timestamp_ms", moment),
         Column("reason"),
         Column("queue"),
+        Column("correlation_id", wide=True),
         Column("seq", show=number, wide=True),
         Column("node", wide=True),
         Column("held since", "held_since_ms", moment, wide=True),
@@ -90,6 +98,7 @@ REQUESTS = Table(
     name="state",
 )
 Key = Annotated[str, typer.Argument(metavar="KEY")]
+WorkerId = Annotated[str, typer.Argument(metavar="ID", help="Of the worker: `pools workers` has them.")]
 RequestId = Annotated[str, typer.Argument(metavar="ID", help="Its correlation id.")]
 OfKey = Annotated[str | None, typer.Option("--key", help="Look at this worker key alone.")]
 ByMessageId = Annotated[bool, typer.Option("--message-id", help="ID is its message id.")]
@@ -99,6 +108,7 @@ Settings = Annotated[
     typer.Option("--set", "-s", metavar="KEY=VALUE", help="A setting: request_ttl_ms=60000 (repeatable)."),
 ]
 _POOL = "/api/pools/{}/{}"
+_WORKER = _POOL + "/workers/{}"
 _REQUEST = _POOL + "/requests/{}"
 
 listed(app, "list", POOLS, "/api/pools", "All worker pools.")
@@ -213,6 +223,19 @@ def pool_workers(reach: Target, pool: PoolName, vhost: Vhost = "/") -> list[Docu
     return reach.api.documents(_POOL + "/workers", vhost, pool, query=reach.narrowed)
 
 
+@showing(app, "worker", WORKERS)
+def pool_worker(reach: Target, pool: PoolName, worker: WorkerId, vhost: Vhost = "/") -> Document:
+    """One worker that was started for a pool."""
+    return reach.api.document(_WORKER, vhost, pool, worker)
+
+
+@operation(app, "stop-worker")
+def pool_stop_worker(reach: Target, pool: PoolName, worker: WorkerId, vhost: Vhost = "/") -> str:
+    """Let one worker finish what it holds, and end. Another one is started if its key needs it."""
+    reach.api.post(_WORKER + "/stop", vhost, pool, worker, body={})
+    return f"worker '{worker}' of pool '{pool}' gets no more requests, and ends"
+
+
 def _searched(id_: str, key: str | None, by_message_id: bool) -> tuple[str, dict[str, str]]:
     """The path's last name, and the query."""
     query = {} if key is None else {"key": key}
@@ -221,11 +244,42 @@ def _searched(id_: str, key: str | None, by_message_id: bool) -> tuple[str, dict
 
 @listing(app, "requests", REQUESTS)
 def pool_requests(
-    reach: Target, pool: PoolName, request: RequestId, key: OfKey = None, by_message_id: ByMessageId = False,
+    reach: Target,
+    pool: PoolName,
+    request: Annotated[str | None, typer.Argument(metavar="ID", help="Its correlation id; without: all.")] = None,
+    key: OfKey = None,
+    by_message_id: ByMessageId = False,
+    state: Annotated[str | None, typer.Option("--state", help="waiting, held, ...: those in this state.")] = None,
+    count: Annotated[int, typer.Option("--count", "-n", min=1, max=10_000, help="At most this many.")] = 100,
     vhost: Vhost = "/",
-) -> list[Document]:  # fmt: skip
-    """Where the requests of a correlation id are: delayed, without a group, waiting, held by a worker, dead, poison."""
-    name, query = _searched(request, key, by_message_id)
+) -> list[Document]:
+    """Requests, or those of a correlation id, and where they are: delayed, without a group, waiting (and how many are
+    ahead), held (by which worker, and its progress), dead, poison."""
+    if request is None or state is not None:
+        named = {} if request is None else {"message_id" if by_message_id else "correlation_id": request}
+        wanted = {**named, "key": key, "state": state}
+        return _listed(reach, vhost, pool, count, {name: value for name, value in wanted.items() if value is not None})
+    return _found(reach, vhost, pool, *_searched(request, key, by_message_id))[:count]
+
+
+def _listed(reach: Target, vhost: str, pool: str, count: int, query: dict[str, str]) -> list[Document]:
+    found, silent, cursor = list[Document](), list[str](), ""
+    while cursor is not None and len(found) < count:
+        limit = str(min(count - len(found), PAGE))
+        answer = reach.api.get(_POOL + "/requests", vhost, pool, query={**query, "cursor": cursor, "limit": limit})
+        found += answer["items"]
+        silent += answer["not_looked_into"]
+        cursor = answer["next"]
+    _check(silent)
+    return found
+
+
+def _check(silent: list[str]) -> None:
+    if silent:
+        raise Failed(f"{len(silent)} queues could not be looked into now, {silent[0]} for one: try again", FAILED)
+
+
+def _found(reach: Target, vhost: str, pool: str, name: str, query: dict[str, str]) -> list[Document]:
     found: list[Document] = []
     silent: list[str] = []
     start: str | None = ""
@@ -234,8 +288,7 @@ def pool_requests(
         found += [one for one in answer["items"] if one not in found]
         silent += [queue for queue in answer["not_looked_into"] if queue not in silent]
         start = answer["next"]
-    if silent:
-        raise Failed(f"{len(silent)} queues could not be looked into now, {silent[0]} for one: try again", FAILED)
+    _check(silent)
     return found
 
 

@@ -39,6 +39,7 @@ from clusterbroker.broker.management import (
     messages,
     operations,
     osrdyne,
+    pool_reasons,
     pool_requests,
     reads,
     writes,
@@ -280,6 +281,17 @@ class _Shell:
 
         return endpoint
 
+    def explain(self, _explain: pool_reasons.Explain) -> Endpoint:
+        async def endpoint(request: Request) -> Response:
+            reading = await self._reading(request)
+            asked = pool_reasons.asked(reading, decoded(request.path_params))
+            result: Result | None = None
+            with contextlib.suppress(Refused):  # by a controller of an earlier release
+                result = await self._ask(asked.request)
+            return json_response(pool_reasons.explained(reading, asked.pool, result))
+
+        return endpoint
+
     async def _ask(self, asked: InspectRequest) -> Result | None:
         """Of the node; None: it cannot be done now."""
         answer = _done(await self._node.carry_out("messages", {"request": encode_request(asked)}))
@@ -347,6 +359,7 @@ def _routes() -> tuple[BaseRoute, ...]:
         (_Shell.operate, operations.OPERATIONS),
         (_Shell.inspect, (*messages.QUESTIONS, *delayed.QUESTIONS)),
         (_Shell.search, pool_requests.SEARCHES),
+        (_Shell.explain, pool_reasons.EXPLAINS),
         (lambda shell, _: shell.login, (begin,)),
         (lambda shell, _: shell.logout, (end,)),
     )

@@ -28,7 +28,7 @@ from clusterbroker.cluster.wiring.pool_rules import (
     key_matches,
 )
 
-from .errors import bad_request, object_not_found
+from .errors import Refused, bad_request, object_not_found
 from .exchanges import open_vhosts
 from .forms import Form, Said, number, table, text
 from .paging import Listing
@@ -37,6 +37,8 @@ from .reading import Document, Reading
 SETTINGS: Final = (*PoolSettings.__struct_fields__, *BESIDE)
 
 
+STOPPED: Final = "stopped by an operator"
+"""Why a worker is retired."""
 UNBUILT: Final = ("hpa", "keda")
 """Words of `scaling` that a log may have, and that no release has carried out: a key would have one worker for ever."""
 
@@ -271,29 +273,53 @@ def workers(reading: Reading, vhost: str, name: str) -> Listing[Launch]:
     """Workers of a pool that were ordered, and are not gone, of keys whose queues the user may read; those that come by
     themselves are consumers only."""
     pool = _find(reading, vhost, name)
-    names = PoolNames(pool.name)
-
-    def keys(launch: Launch) -> list[str]:
-        return [key for key in _keys(reading, launch) if may_read(reading, pool, names.request_queue(key))]
-
     served = _served(reading)
-    found = [
-        launch
-        for launch in reading.map.pools.launches(pool.pool_id)
-        if may_read(reading, pool, names.request_queue(launch.key)) or keys(launch)
-    ]
     return Listing(
-        found,
+        [one for one in reading.map.pools.launches(pool.pool_id) if _may_see(reading, pool, one)],
         name=lambda launch: launch.launch_id,
         place=lambda launch: (pool.vhost, launch.launch_id),
-        document=lambda launch: {
-            "vhost": pool.vhost, "pool": pool.name, "id": launch.launch_id, **_doing(reading, launch, served),
-            "key": None if launch.spare else launch.key, "keys": keys(launch),
-            "spare": reading.map.pools.is_free(launch), "place": launch.place,
-            "version": launch.version, "generation": launch.generation, "retired": launch.retired,
-            "revoked": launch.revoked,
-        },
-    )  # fmt: skip
+        document=lambda launch: _worker(reading, pool, launch, served),
+    )
+
+
+def worker(reading: Reading, vhost: str, name: str, id: str) -> Document:
+    """One. Refused (404) without one of this id."""
+    pool = _find(reading, vhost, name)
+    launch = _launch(reading, pool, id)
+    if not _may_see(reading, pool, launch):
+        raise _no_worker(pool, id)
+    return _worker(reading, pool, launch, _served(reading))
+
+
+def _launch(reading: Reading, pool: Pool, launch_id: str) -> Launch:
+    launch = reading.map.pools.launch(launch_id)
+    if launch is None or launch.pool_id != pool.pool_id:
+        raise _no_worker(pool, launch_id)
+    return launch
+
+
+def _no_worker(pool: Pool, launch_id: str) -> Refused:
+    return Refused(404, "Object Not Found", f"pool '{pool.name}' has no worker '{launch_id[:64]}'")
+
+
+def _may_see(reading: Reading, pool: Pool, launch: Launch) -> bool:
+    queue = PoolNames(pool.name).request_queue(launch.key)
+    return may_read(reading, pool, queue) or bool(_seen_keys(reading, pool, launch))
+
+
+def _seen_keys(reading: Reading, pool: Pool, launch: Launch) -> list[str]:
+    names = PoolNames(pool.name)
+    return [key for key in _keys(reading, launch) if may_read(reading, pool, names.request_queue(key))]
+
+
+def _worker(reading: Reading, pool: Pool, launch: Launch, served: dict[str, tuple[int, int]]) -> Document:
+    return {
+        "vhost": pool.vhost, "pool": pool.name, "id": launch.launch_id, **_doing(reading, launch, served),
+        "key": None if launch.spare else launch.key, "keys": _seen_keys(reading, pool, launch),
+        "spare": reading.map.pools.is_free(launch), "place": launch.place,
+        "version": launch.version, "generation": launch.generation, "retired": launch.retired,
+        "revoked": launch.revoked,
+    }  # fmt: skip
 
 
 def _served(reading: Reading) -> dict[str, tuple[int, int]]:
@@ -381,6 +407,25 @@ def direction(word: GroupWord) -> Callable[[Reading, str, str, str], c.DirectGro
         return c.DirectGroup(at_ms=reading.now_ms, vhost=vhost, name=name, key=key, word=word)
 
     return command
+
+
+def worker_stop(reading: Reading, vhost: str, name: str, id: str) -> list[c.AnyCommand]:
+    """The worker gets no more requests, finishes what it holds, and ends: its controller sees to that. Nothing for one
+    that is about to end. Refused (404) without the pool, or a worker of this id."""
+    pool = _find(reading, vhost, name)
+    launch = _launch(reading, pool, id)
+    controller = reading.map.queue_by_id(pool.orphans)
+    if launch.retired or launch.revoked or controller is None:
+        return []
+    return [
+        c.RetireWorkers(
+            at_ms=reading.now_ms,
+            pool_id=pool.pool_id,
+            epoch=controller.epoch,
+            launches=(launch.launch_id,),
+            why=STOPPED,
+        )
+    ]
 
 
 def deletion(reading: Reading, vhost: str, name: str) -> c.DeletePool:

@@ -169,6 +169,7 @@ READS: Final[tuple[Read, ...]] = (
     Read(_POOL + "/groups", "Groups of a worker pool", pools.groups),
     _one(_POOL + "/groups/{key}", "One group of a worker pool", pools.group),
     Read(_POOL + "/workers", "Workers of a pool that were started for it", pools.workers),
+    _one(_POOL + "/workers/{id}", "One worker of a pool", pools.worker),
     Read("/api/bindings", "Bindings", lambda r: exchanges.binding_listing(exchanges.all_bindings(r))),
     Read("/api/bindings/{vhost}", "Bindings of a vhost",
          lambda r, vhost: exchanges.binding_listing(exchanges.all_bindings(r, vhost))),

@@ -298,6 +298,8 @@ WRITES: Final[tuple[Write, ...]] = (
     Write("POST", _GROUP + "/retry", "Try the starts of a key again at once", _group("retry"), enter=True),
     Write("POST", _GROUP + "/pin", "Keep the group of a key whatever happens", _group("pin"), enter=True),
     Write("POST", _GROUP + "/unpin", "Let the group of a key end when it is idle", _group("unpin"), enter=True),
+    Write("POST", _POOL + "/workers/{id}/stop", "Let a worker of a pool finish what it holds and end",
+          lambda r, p, _said: Planned(pools.worker_stop(r, **p)), enter=True),
     Write("DELETE", _POOL, "Delete a worker pool; with ?force=true also while it has groups", _pool(pools.deletion),
           enter=True),
     Write("PUT", "/api/vhosts/{vhost}", "Make or change a vhost", _put_vhost, form=bodies.Vhost),

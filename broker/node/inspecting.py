@@ -133,6 +133,7 @@ class Inspection:
         self._loading = False
         self._looked_at = self._done = self._shown_bytes = 0
         self._full = False
+        self._passed = request.passed
         self._shown: list[Shown] = []
         self._skipped: dict[Skipped, list[int]] = {}
         self._mark: int | None = None  # of the commit that the last settlement waits for
@@ -148,7 +149,7 @@ class Inspection:
         return Result(
             owner=self._node.options.name, queue_id=entity.queue_id, life=life_of(entity), looked_at=self._looked_at,
             next=0 if self._exhausted else self._next_seq, last=self._last, done=self._done, shown=tuple(self._shown),
-            skipped={why: sorted(seqs) for why, seqs in self._skipped.items()},
+            skipped={why: sorted(seqs) for why, seqs in self._skipped.items()}, passed=self._passed,
         )  # fmt: skip
 
     @property
@@ -304,6 +305,8 @@ class Inspection:
                 work += subject.work
                 if matches:
                     work += self._treat(place, content, now_ms)
+                if place.state == READY and self._passed >= 0 and not self._full:
+                    self._passed += 1
             elif self._request.seqs is not None:
                 self._skip("not_ready", place.seq)
             size += len(content.payload) if content is not None else 0
@@ -385,6 +388,7 @@ class Inspection:
                 time_ms=content.time_ms,
                 format=content.format,
                 due_ms=content.ttl_ms if self.queue.entity.delays else 0,
+                ahead=self._passed,
             )
         )
 

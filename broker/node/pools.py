@@ -13,6 +13,7 @@ from clusterbroker.broker.pools.group_queue import GroupQueue
 from clusterbroker.broker.pools.losses import poison_of
 from clusterbroker.broker.pools.orphan_queue import OrphanQueue
 from clusterbroker.broker.pools.passing_queue import PassingPoolQueue
+from clusterbroker.broker.pools.progress import Progress
 from clusterbroker.broker.pools.responder import answer_to
 from clusterbroker.broker.pools.times import PoolTimes, Times
 from clusterbroker.broker.queues.handle import QueueHandle
@@ -68,6 +69,7 @@ class NodePools:
         self.poison: Counter[LogIndex] = Counter()
         self.exits: dict[str, int] = {}
         """Launch -> exit status, of those that ended last."""
+        self.progress = Progress()
 
     def rows(self) -> tuple[PoolRow, ...]:
         """Of the pools of which something died, or was timed, here, or whose starts fail."""

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from clusterbroker.broker.content.properties import properties_of
+from clusterbroker.broker.pools.activity_headers import EVENT, WORKER, text_of
 from clusterbroker.broker.pools.controller import key_of
 from clusterbroker.broker.pools.messages import WorkerTold
 from clusterbroker.broker.pools.ports import PoolHost
@@ -20,8 +21,6 @@ from clusterbroker.cluster.wiring.pool_table import PoolQueue
 from clusterbroker.cluster.wiring.queue_settings import QueueSettings
 from clusterbroker.journal.record import Message, read_records
 
-EVENT: Final = "x-event"
-WORKER: Final = "x-worker-id"
 EVENTS: Final = frozenset(("started", "ready", "request-received", "progress", "draining"))
 TOLD_MS: Final = 250
 TOLD_MAX: Final = 1000
@@ -57,8 +56,8 @@ class ActivityQueue(Queue):
         if key is None:
             return
         headers = properties_of(message).headers or {}
-        event = _text(headers.get(EVENT))
-        if event == "ready" and (worker_id := _text(headers.get(WORKER))):
+        event = text_of(headers.get(EVENT))
+        if event == "ready" and (worker_id := text_of(headers.get(WORKER))):
             self.node.pool_desk.tell_controller(WorkerTold(self._part.pool_id, worker_id[:64], ready=True))
         if now_ms - self._told.get(key, -TOLD_MS) < TOLD_MS or event not in EVENTS:
             return
@@ -72,10 +71,3 @@ class ActivityQueue(Queue):
         queue = vhost.queues.get(pools.names(self._part.pool_id).request_queue(key))
         if queue is not None:
             queue.touch(now_ms, lambda _ready, _consumers: None)
-
-
-def _text(value: object) -> str:
-    """Of a header; empty: it is no text."""
-    if isinstance(value, bytes):
-        value = value.decode(errors="replace")
-    return value if isinstance(value, str) else ""

@@ -101,23 +101,28 @@ class Demand:
 
     def need(self, group: GroupFacts, settings: Settings) -> int:
         """Workers that the load takes, within min..max."""
-        if settings.scaling is Scaling.OUTSIDE:
-            return 1 if group.state is GroupState.ACTIVE or group.busy else 0
-        if settings.scaling is Scaling.FIXED:
-            return max(1, settings.min) if group.state is GroupState.ACTIVE or group.busy else 0
+        return self.reasoned(group, settings)[0]
+
+    def reasoned(self, group: GroupFacts, settings: Settings) -> tuple[int, str]:
+        """The need, and the rule that decides it."""
+        if settings.scaling in (Scaling.OUTSIDE, Scaling.FIXED):
+            least = max(1, settings.min) if settings.scaling is Scaling.FIXED else 1
+            return (least, "fixed") if group.state is GroupState.ACTIVE or group.busy else (0, "idle")
         measured = self.samples >= SAMPLES_MIN
         service_s = self.service_s if measured else settings.service_s
         load = self.arrivals * service_s / (LOAD * settings.prefetch)
         by_arrivals = math.ceil(load) if load >= LOAD_MIN else 0
         by_backlog = math.ceil(group.backlog * service_s / (settings.prefetch * settings.target_wait_s))
-        need = max(by_arrivals, by_backlog)
-        if not measured and not settings.eager:
-            need = min(need, 1)
-        bound = group.state is GroupState.ACTIVE and not settings.scale_to_zero_while_bound
-        if group.busy or bound:
-            need = max(need, 1)
+        need, rule = (by_arrivals, "arrivals") if by_arrivals > by_backlog else (by_backlog, "backlog")
+        if need > 1 and not measured and not settings.eager:
+            need, rule = 1, "guess"
+        if not need:
+            bound = group.state is GroupState.ACTIVE and not settings.scale_to_zero_while_bound
+            need, rule = (1, "backlog" if group.busy else "bound") if group.busy or bound else (0, "idle")
         least = settings.min if group.state is not GroupState.DRAINING else 0
-        return min(max(need, least), settings.max)
+        if need < least:
+            need, rule = least, "min"
+        return (settings.max, "max") if need > settings.max else (need, rule)
 
     def pays(self, group: GroupFacts, workers: int, start_s: float, settings: Settings) -> bool:
         """Whether a worker beside these is up before the backlog is gone without it."""

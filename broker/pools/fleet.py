@@ -19,10 +19,11 @@ times out as others do.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
+from clusterbroker.broker.pools.explaining import Document, Explanation
 from clusterbroker.broker.pools.facts import GroupFacts, GroupState, PoolFacts, WorkerFacts, WorkerState
 from clusterbroker.broker.pools.holdings import Holdings, of_seat, seat_of
 from clusterbroker.broker.pools.messages import GroupTold, KeyFailed, SpareTold, StartsFail, TemplateTold, WorkerTold
@@ -368,6 +369,10 @@ class Fleet:
         if spares := sum(map(self._table.is_free, launches)):
             figures.workers["spare"] = spares
         return figures
+
+    def explained(self, wanted: Callable[[str], bool], now_s: float) -> Document:
+        """Reasons of the last step, of the pool and of keys that are wanted; empty: there was no step."""
+        return {} if self._policy is None else Explanation(self._policy, now_s).document(wanted)
 
     def step(self, places: Mapping[str, Place], own: str, now_s: float) -> None:
         """`own`: the controller's place, whose version of the template counts if as many places have another one."""

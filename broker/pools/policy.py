@@ -90,14 +90,15 @@ class Policy:
         """In place of spares, where workers serve several keys."""
         if settings.keys_per_worker > 1:
             self.shared = SharedWorkers(settings, self.costs, self.placement, self.failures)
-        self._facts = PoolFacts({}, {})
+        self.facts = PoolFacts({}, {})
+        """Of the last step."""
         self.needs: dict[str, int] = {}
         """Of the last step, by key."""
         self._settled_s = begun_s + (SETTLE_S if taken_over else 0.0)
         self._demands: dict[str, Demand] = {}
         self._waiting: dict[str, float] = {}
         """Keys without a worker, and since when."""
-        self._evicted: set[str] = set()
+        self.evicted: set[str] = set()
         """Groups that made room, and had no message since."""
         self._timed_out: set[str] = set()
         """Launches whose failure is counted already."""
@@ -135,6 +136,10 @@ class Policy:
     def waiting_since(self, key: str) -> float | None:
         """Since when a key waits for its first worker."""
         return self._waiting.get(key)
+
+    def demand(self, key: str) -> Demand | None:
+        """Measurements of a key; None: no step has seen it."""
+        return self._demands.get(key)
 
     def failed_until(self, key: str, now_s: float) -> float | None:
         """Requests of the key are answered `start_failed` until then; None: they are not."""
@@ -191,7 +196,7 @@ class Policy:
             return []
         if key != NO_KEY:
             return [Fail(key, until_s, detail)]
-        groups = () if self.shared is None else self._facts.groups.values()
+        groups = () if self.shared is None else self.facts.groups.values()
         ready = WorkerState.READY
         return [
             Fail(each.key, until_s, detail)
@@ -215,7 +220,7 @@ class Policy:
         """Orders of now, in the sequence in which they are to be carried out."""
         orders: list[Order] = []
         self._restless = False
-        self._facts = facts
+        self.facts = facts
         self._forget(facts, now_s)
         rested = self._rested
         awake = [group for key, group in facts.groups.items() if rested.get(key) is not group]
@@ -268,7 +273,7 @@ class Policy:
             self._rested.pop(key, None)
             self._parked.pop(key, None)
             self._waiting.pop(key, None)
-            self._evicted.discard(key)
+            self.evicted.discard(key)
             self.placement.forget(key)
             self.failures.gone(key, now_s)
 
@@ -281,8 +286,8 @@ class Policy:
         if demand.idle_since_s == now_s:
             self.placement.touch(key)
         if group.busy:
-            self._evicted.discard(key)
-        need = 0 if key in self._evicted else demand.need(group, self.settings)
+            self.evicted.discard(key)
+        need = 0 if key in self.evicted else demand.need(group, self.settings)
         self.needs[key] = need
         demand.remember(need, now_s)
         self._proved(group, now_s)
@@ -510,7 +515,7 @@ class Policy:
     def _gives_way(self, group: GroupFacts, leaving: set[str]) -> None:
         """A group that is left without a worker is not started again without a message."""
         if not group.busy and not {worker.id for worker in group.active} - leaving:
-            self._evicted.add(group.key)
+            self.evicted.add(group.key)
         self._wake(group.key)
 
     def _grant(self, wish: Wish, waiting: set[str], now_s: float) -> None:

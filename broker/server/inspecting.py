@@ -14,8 +14,10 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from clusterbroker.broker.node.holders import holders
+from clusterbroker.broker.node.holders import holders, progress
 from clusterbroker.broker.node.inspecting import GONE, Inspection
+from clusterbroker.broker.pools.orphan_queue import OrphanQueue
+from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.server.control.operations import Refused
 from clusterbroker.broker.stats.inspection import (
     LOOKED_MS_MAX,
@@ -46,6 +48,7 @@ A_STREAM: Final = "it is a stream: consume from it with x-stream-offset"
 ANOTHER_LIFE: Final = "the queue was declared anew, or has lost messages, since these were looked at: look again"
 IN_DOUBT: Final = "its leader was lost before it answered: it may have been carried out, check the queue"
 NOT_OPEN: Final = "the queue is being taken over, or handed over: try again"
+NO_CONTROLLER: Final = "only the orphan queue of a worker pool is asked for reasons"
 BUSY: Final = "its leader examines too many queues at once: try again"
 FULL_LINK: Final = "the link to the queue's leader is full: try again"
 
@@ -111,7 +114,16 @@ class Inspector:
     def _held_here(self, request: Request) -> Result:
         node = self._shell.node
         found = holders(node, request.queue_id, request.seqs or ())
-        return Result(node.options.name, request.queue_id, "", len(found), 0, 0, holders=found)
+        return Result(
+            node.options.name, request.queue_id, "", len(found), 0, 0, holders=found,
+            progress=progress(node, request, found),
+        )  # fmt: skip
+
+    def _explained(self, queue: QueueHandle, request: Request) -> Result:
+        if not isinstance(queue, OrphanQueue):
+            raise Refused(NO_CONTROLLER)
+        explained = queue.explained(request.keys)
+        return Result(self._shell.node.options.name, request.queue_id, "", 0, 0, 0, explained=explained)
 
     async def _there(self, owner: str, request: Request) -> Result:
         role, loop = self._part, self._shell.loop
@@ -185,6 +197,8 @@ class Inspector:
             raise Refused(A_STREAM)
         if node.setting_aside.is_closed(queue) or (shell.cluster is not None and not shell.cluster.heart.leased()):
             raise NotYet(NOT_OPEN)
+        if request.what == "explain":
+            return self._explained(queue, request)
         if self._underway >= AT_ONCE_MAX:
             raise NotYet(BUSY)
         try:

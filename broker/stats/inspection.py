@@ -7,7 +7,7 @@ member), carried out there (`broker.node.inspecting`). Each is msgpack; new fiel
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
@@ -25,13 +25,16 @@ LOOKED_MS_MAX: Final = 2000
 CONFIRM_MS_MAX: Final = 10_000
 FIRST_DEATH_QUEUE: Final = "x-first-death-queue"
 
-Seq = Annotated[int, msgspec.Meta(ge=0, le=2**56)]
-What = Literal["browse", "delete", "move", "replay", "delayed", "send_now", "reschedule", "holders"]
+SEQ_MAX: Final = 2**56
+Seq = Annotated[int, msgspec.Meta(ge=0, le=SEQ_MAX)]
+What = Literal["browse", "delete", "move", "replay", "delayed", "send_now", "reschedule", "holders", "explain"]
 LOOKS: Final[tuple[What, ...]] = ("browse", "delayed")
 """Those that change nothing."""
 TIME_MAX: Final = 2**62
 Time = Annotated[int, msgspec.Meta(ge=0, le=TIME_MAX)]
 """Milliseconds since 1970."""
+CorrelationId = Annotated[str, msgspec.Meta(max_length=255)]
+Key = Annotated[str, msgspec.Meta(max_length=255)]
 Skipped = Literal["not_ready", "damaged", "unroutable", "refused", "no_origin", "unconfirmed"]
 
 
@@ -63,6 +66,12 @@ class Request(msgspec.Struct, frozen=True, array_like=True):
     """`reschedule`: the new due time."""
     at: Annotated[str, msgspec.Meta(max_length=255)] = ""
     """`holders`: the node that is asked which of its clients hold `seqs`. Every other question is for the owner."""
+    passed: Annotated[int, msgspec.Meta(ge=-1, le=SEQ_MAX)] = 0
+    """`browse`: how many ready messages were passed before `first`; -1: not known."""
+    correlation_ids: Annotated[tuple[CorrelationId, ...], msgspec.Meta(max_length=TREATED_MAX)] = ()
+    """`holders`: of the messages in `seqs`, for the progress that was reported of them."""
+    keys: Annotated[tuple[Key, ...], msgspec.Meta(max_length=1)] | None = None
+    """`explain`, of a pool's orphan queue: of this key alone."""
 
 
 class Shown(msgspec.Struct, frozen=True, array_like=True):
@@ -87,6 +96,8 @@ class Shown(msgspec.Struct, frozen=True, array_like=True):
     """What header and payload are encoded in (`broker.content.formats`)."""
     due_ms: int = 0
     """When it is due, if it is delayed."""
+    ahead: int = -1
+    """Ready messages that stand before it; -1: not known."""
 
 
 class Result(msgspec.Struct, frozen=True, array_like=True):
@@ -106,6 +117,12 @@ class Result(msgspec.Struct, frozen=True, array_like=True):
     skipped: dict[Skipped, list[int]] = {}
     holders: dict[int, tuple[str, int]] = {}
     """seq -> (launch of a pool, or connection; since when it holds the message, ms since 1970)."""
+    passed: int = -1
+    """Ready messages up to `next`, as `Request.passed`."""
+    progress: dict[int, tuple[float, int]] = {}
+    """seq -> (part that is done, 0 to 1; when its holder reported that, ms since 1970)."""
+    explained: dict[str, Any] = {}
+    """Of a pool, by its controller (`broker.pools.explaining`)."""
 
 
 def life_of(queue: Queue) -> str:

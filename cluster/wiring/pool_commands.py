@@ -178,8 +178,8 @@ class RevokeWorkers(OfController, frozen=True, kw_only=True, tag="revoke_workers
 
 
 class RetireWorkers(OfController, frozen=True, kw_only=True, tag="retire_workers"):
-    """These workers get no more requests, and may finish what they hold: a revocation follows. Result: the ids of those
-    that were retired by it."""
+    """These workers get no more requests, and may finish what they hold: a revocation by their controller follows. An
+    operator orders it as well, with the controller's epoch. Result: the ids of those that were retired by it."""
 
     launches: tuple[str, ...]
     why: str

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import httpx
 import pika
-from playwright.sync_api import expect
+from playwright.sync_api import Browser, expect
 
 from clusterbroker import Broker
 from tests.browser.test_accessibility import out_of_reach, violations
-from tests.browser.visit import Visit
+from tests.browser.visit import Visit, visiting
+from tests.faults.pools import PoolNodes, eventually, running
 
 STATES = ["delayed", "held", "waiting"]
 
@@ -31,7 +34,7 @@ def test_a_pool_with_its_keys(visit: Visit, node: Broker, api: httpx.Client) -> 
     expect(visit.row("Keys", "42")).to_contain_text("waiting", timeout=15_000)
     expect(visit.row("Keys", "42")).to_contain_text("2")
     expect(visit.row("Keys", "a/b")).to_contain_text("busy", timeout=15_000)
-    page.get_by_role("button", name="Pause").click()
+    visit.sure("Pause pool tiles", "Pause")
     expect(page.get_by_text("tiles is paused").first).to_be_visible()
     assert api.get("pools/%2F/tiles").json()["state"] == "paused"
     expect(page.get_by_role("button", name="Resume")).to_be_visible()
@@ -66,7 +69,7 @@ def test_a_request_is_found_in_its_states_and_cancelled(visit: Visit, node: Brok
     found = page.get_by_role("table", name="Requests").locator("tbody tr")
     expect(found).to_have_count(3)
     expect(visit.row("Requests", "delayed")).to_contain_text("due")
-    expect(visit.row("Requests", "waiting")).to_contain_text("for a worker of its key")
+    expect(visit.row("Requests", "waiting")).to_contain_text("for a worker of its key, as the next one")
     expect(visit.row("Requests", "held")).to_contain_text("a")
     if where := os.environ.get("ACCESSIBILITY_SHOTS"):
         page.screenshot(path=f"{where}/pool-requests.png", full_page=True)
@@ -96,3 +99,118 @@ def test_a_request_is_found_in_its_states_and_cancelled(visit: Visit, node: Brok
     form.get_by_role("button", name="Find").click()
     expect(page.get_by_text("No such request is here")).to_be_visible()
     connection.close()
+
+
+def test_requests_are_listed_without_an_id(visit: Visit, node: Broker, api: httpx.Client) -> None:
+    api.put("pools/%2F/listed", json={}).raise_for_status()
+    connection = pika.BlockingConnection(pika.URLParameters(node.url))
+    channel = connection.channel()
+    channel.confirm_delivery()
+    channel.basic_qos(prefetch_count=1)
+    channel.basic_consume("listed-req-a", lambda *_: None)
+    for number in range(60):
+        channel.basic_publish("listed", "a", b"x", pika.BasicProperties(correlation_id=str(number)))
+    told = {"x-event": "progress", "x-progress": "0.25", "x-correlation-id": "0"}
+    channel.basic_publish("listed-activity-xchg", "a", b"", pika.BasicProperties(headers=told))
+    eventually("one is held", lambda: api.get("pools/%2F/listed/requests?state=held").json()["items"])
+    page = visit.sign_in(at="#/pools/%2F/listed")
+    page.get_by_role("form", name="Find a request").get_by_role("button", name="Find").click()
+    found = page.get_by_role("table", name="Requests").locator("tbody tr")
+    expect(found).to_have_count(60)
+    expect(found.first).to_contain_text("25 % done")
+    expect(found.nth(1)).to_contain_text("as the next one")
+    expect(found.nth(59)).to_contain_text("58 before it")
+    expect(page.get_by_role("button", name="Cancel request")).to_have_count(0)
+    for number in range(60, 110):
+        channel.basic_publish("listed", "a", b"x", pika.BasicProperties(correlation_id=str(number)))
+    page.get_by_role("form", name="Find a request").get_by_role("button", name="Find").click()
+    expect(found).to_have_count(100)
+    page.get_by_role("button", name="Show more").click()
+    expect(found).to_have_count(110)
+    expect(page.get_by_role("button", name="Show more")).to_have_count(0)
+    connection.close()
+
+
+def test_words_about_keys(visit: Visit, api: httpx.Client) -> None:
+    api.put("pools/%2F/worded", json={}).raise_for_status()
+    page = visit.sign_in(at="#/pools/%2F/worded")
+    form = page.get_by_role("form", name="Start a key")
+    form.get_by_label("Key").fill("a/b")
+    form.get_by_role("button", name="Start").click()
+    expect(visit.row("Keys", "a/b")).to_be_visible()
+    visit.sure("Pin key a/b", "Pin")
+    visit.told("Key a/b is pinned.")
+    assert api.get("pools/%2F/worded/groups/a%2Fb").json()["pinned"]
+    expect(page.get_by_role("button", name="Stop key a/b")).to_have_count(0)
+    visit.sure("Unpin key a/b", "Unpin")
+    visit.told("Key a/b is not pinned.")
+    visit.sure("Stop key a/b", "Stop")
+    visit.told("The workers of key a/b end.")
+    expect(visit.row("Keys", "a/b")).to_contain_text("idle")
+    assert not violations(page)
+    page.set_viewport_size({"width": 360, "height": 740})
+    visit.fits()
+
+
+def test_poison_is_looked_at_replayed_and_dropped(visit: Visit, node: Broker, api: httpx.Client) -> None:
+    api.put("pools/%2F/poisoned", json={"delivery_limit": 0}).raise_for_status()
+    caller = pika.BlockingConnection(pika.URLParameters(node.url))
+    for number in (1, 2):
+        about = pika.BasicProperties(correlation_id=f"c{number}")
+        caller.channel().basic_publish("poisoned", "42", b"deadly", about)
+        worker = pika.BlockingConnection(pika.URLParameters(node.url))
+        next(worker.channel().consume("poisoned-req-42"))
+        worker.close()
+        eventually("it is kept", lambda number=number: _poison(api) == number)  # type: ignore[misc]
+    page = visit.sign_in(at="#/pools/%2F/poisoned")
+    page.get_by_role("button", name="Look at poison").click()
+    rows = page.get_by_role("table", name="Poison").locator("tbody tr")
+    expect(rows).to_have_count(2)
+    expect(rows.first).to_contain_text("c1")
+    rows.first.get_by_role("button", name="Poison 1", exact=True).click()
+    expect(page.get_by_role("article", name="Message 1")).to_contain_text("deadly")
+    assert not violations(page)
+    visit.sure("Replay poison 1", "Replay")
+    visit.told("1 message given to their keys.")
+    expect(rows).to_have_count(1)
+    assert [one["state"] for one in api.get("pools/%2F/poisoned/requests/c1").json()["items"]] == ["waiting"]
+    visit.sure("Drop poison 2", "Drop")
+    visit.told("1 message dropped.")
+    expect(page.get_by_text("No poison", exact=True)).to_be_visible()
+    assert _poison(api) == 0
+    caller.close()
+
+
+def _poison(api: httpx.Client) -> int:
+    return len(api.get("pools/%2F/poisoned/requests?state=poison").json()["items"])
+
+
+def test_who_may_only_look_has_no_buttons(visit: Visit, api: httpx.Client) -> None:
+    api.put("pools/%2F/looked", json={}).raise_for_status()
+    api.post("pools/%2F/looked/groups/42/start", json={}).raise_for_status()
+    api.put("users/eye", json={"password": "eye", "tags": "monitoring"}).raise_for_status()
+    rights = {"configure": "", "write": "", "read": "looked.*"}
+    api.put("permissions/%2F/eye", json=rights).raise_for_status()
+    page = visit.sign_in("eye", "eye", at="#/pools/%2F/looked")
+    expect(visit.row("Keys", "42")).to_be_visible()
+    expect(page.get_by_role("button", name="Look at poison")).to_be_visible()
+    for name in ("Pause", "Delete", "Pin", "Stop", "Start"):
+        expect(page.get_by_role("button", name=name)).to_have_count(0)
+
+
+def test_a_worker_is_stopped(built: None, browser: Browser, tmp_path: Path) -> None:
+    with running(PoolNodes(tmp_path, "a")) as nodes, ThreadPoolExecutor(1) as threads, nodes.caller() as caller:
+        nodes.declare()
+        call = threads.submit(caller.call, "42", str(tmp_path).encode(), path="hold", timeout_s=60)
+        eventually("a worker holds it", lambda: nodes.workers() and nodes.workers()[0]["held"])
+        (worker,) = (row["id"] for row in nodes.workers())
+        with visiting(browser, f"http://127.0.0.1:{nodes.ports['a']}") as visit:
+            visit.sign_in(at="#/pools/%2F/core")
+            visit.sure(f"Stop worker {worker}", "Stop")
+            visit.told(f"Worker {worker} ends.")
+            expect(visit.row("Workers", worker)).to_contain_text("retiring")
+            expect(visit.row("Workers", worker).get_by_role("button", name="Stop")).to_have_count(0)
+            (tmp_path / "go").touch()
+            call.result()
+            expect(visit.row("Workers", worker)).to_have_count(0)
+            visit.assert_quiet()

@@ -91,3 +91,8 @@ class Visit:
 
     def told(self, text: str) -> None:
         expect(self.page.get_by_role("status")).to_contain_text(text)
+
+    def sure(self, button: str, word: str) -> None:
+        """Clicks a button that asks first, and says yes."""
+        self.page.get_by_role("button", name=button, exact=True).click()
+        self.page.get_by_role("dialog").get_by_role("button", name=word, exact=True).click()

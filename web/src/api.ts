@@ -407,6 +407,10 @@ export interface PoolRequest {
   attempt: number | null;
   worker: string | null;
   held_since_ms: number | null;
+  /** 0 to 1, as its worker reported last; null: it has reported nothing. */
+  progress: number | null;
+  /** Of a waiting one: so many of its key wait before it. */
+  ahead: number | null;
   node: string | null;
   reason: string | null;
   lost: unknown;

@@ -1,4 +1,4 @@
-// Requests of a worker pool by their id, in whichever state they are, and the end of those that wait.
+// Requests of a worker pool, in whichever state they are: by their id, with the end of those that wait, or all.
 import { useId, useRef, useState } from "preact/hooks";
 import type { PoolRequest, PoolRequests } from "./api";
 import { get, path, request } from "./api";
@@ -21,7 +21,7 @@ export function FindRequest(props: { vhost: string; pool: string; then: () => vo
   const [busy, setBusy] = useState(false);
   const form = useRef<HTMLFormElement>(null);
   const id = useId();
-  const at = (wanted: string, query: Record<string, string>) => `pools/${path(props.vhost, props.pool)}/requests/${path(wanted)}?${new URLSearchParams(query)}`;
+  const at = (wanted: string, query: Record<string, string>) => `pools/${path(props.vhost, props.pool)}/requests${wanted ? `/${path(wanted)}` : ""}?${new URLSearchParams(query)}`;
   const look = async (wanted: string, query: Record<string, string>, before: PoolRequest[] = []) => {
     setBusy(true);
     await attempt(async () => {
@@ -54,7 +54,7 @@ export function FindRequest(props: { vhost: string; pool: string; then: () => vo
       <form ref={form} class="form" aria-label="Find a request" onSubmit={send}>
         <div class="field">
           <label for={`${id}-id`}>Id</label>
-          <input id={`${id}-id`} type="search" name="id" required autocomplete="off" spellcheck={false} />
+          <input id={`${id}-id`} type="search" name="id" placeholder="any" autocomplete="off" spellcheck={false} />
         </div>
         <div class="field">
           <label for={`${id}-by`}>It is a</label>
@@ -74,7 +74,7 @@ export function FindRequest(props: { vhost: string; pool: string; then: () => vo
         </div>
       </form>
       <div aria-live="polite">
-        {looked && items.length === 0 && <Empty title="No such request is here">{looked.next !== null ? "There are more keys to be looked into." : "It was answered, or was never there."}</Empty>}
+        {looked && items.length === 0 && <Empty title={looked.id ? "No such request is here" : "No requests"}>{!looked.id ? "None waits, is held or is kept as poison." : looked.next !== null ? "There are more keys to be looked into." : "It was answered, or was never there."}</Empty>}
         {looked && looked.not_looked_into.length > 0 && <p class="note bad">Not looked into: {looked.not_looked_into.join(", ")}.</p>}
       </div>
       {items.length > 0 && (
@@ -92,21 +92,22 @@ export function FindRequest(props: { vhost: string; pool: string; then: () => vo
                 </a>
               ),
             },
+            { title: "Id", wide: true, cell: (one) => one.correlation_id ?? one.message_id ?? "–" },
             { title: "What of it", cell: told },
             { title: "Attempt", number: true, wide: true, cell: (one) => (one.attempt === null ? "–" : number(one.attempt)) },
             { title: "Since", wide: true, cell: (one) => <span class="nowrap">{when(one.timestamp_ms)}</span> },
           ]}
         />
       )}
-      {looked && (looked.next !== null || waiting > 0) && (
+      {looked && (looked.next !== null || (looked.id && waiting > 0)) && (
         <div class="deeds">
           <div class="actions">
             {looked.next !== null && (
-              <button type="button" disabled={busy} onClick={() => void look(looked.id, { ...looked.query, start: looked.next! }, items)}>
-                Look into more keys
+              <button type="button" disabled={busy} onClick={() => void look(looked.id, { ...looked.query, [looked.id ? "start" : "cursor"]: looked.next! }, items)}>
+                {looked.id ? "Look into more keys" : "Show more"}
               </button>
             )}
-            {waiting > 0 && (
+            {looked.id && waiting > 0 && (
               <Sure
                 button="Cancel request"
                 label={`Cancel request ${looked.id}`}
@@ -128,12 +129,12 @@ export function FindRequest(props: { vhost: string; pool: string; then: () => vo
   );
 }
 
-/** Who has it since when, when it is due, or why it died. */
+/** Its worker, since when and how far; its place in line; when it is due, or why it died. */
 function told(one: PoolRequest) {
-  if (one.state === "held") return `${one.worker ? `worker ${one.worker}` : "a worker"}${one.node ? ` at ${one.node}` : ""}${one.held_since_ms ? `, for ${span(Date.now() - one.held_since_ms)}` : ""}`;
+  if (one.state === "held") return `${one.worker ? `worker ${one.worker}` : "a worker"}${one.node ? ` at ${one.node}` : ""}${one.held_since_ms ? `, for ${span(Date.now() - one.held_since_ms)}` : ""}${one.progress !== null ? `, ${Math.round(100 * one.progress)} % done` : ""}`;
   if (one.state === "delayed") return one.due_ms ? `due ${when(one.due_ms)}` : "put off";
   if (one.state === "orphan") return "its key has no queue yet";
   if (one.state === "moving") return "on its way to its key’s queue";
-  if (one.state === "waiting") return "for a worker of its key";
+  if (one.state === "waiting") return `for a worker of its key${one.ahead === null ? "" : one.ahead === 0 ? ", as the next one" : `, ${number(one.ahead)} before it`}`;
   return one.reason ?? "its caller is being answered";
 }

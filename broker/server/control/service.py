@@ -54,7 +54,7 @@ OPERATORS: Final = (
     c.DeleteUser, c.SetPermission, c.ClearPermission, c.SetTopicPermission, c.ClearTopicPermission,
     c.PutPolicy, c.DeletePolicy, c.PutOperatorPolicy, c.DeleteOperatorPolicy, c.PutParameter, c.DeleteParameter,
     c.SetVhostLimits, c.ClearVhostLimits, c.ImportDefinitions, c.DropImport, c.PauseQueue,
-    c.DeclarePool, c.SetPool, c.PausePool, c.DirectGroup, c.DeletePool,
+    c.DeclarePool, c.SetPool, c.PausePool, c.DirectGroup, c.RetireWorkers, c.DeletePool,
 )  # fmt: skip
 """Members, owners and the lives of connections are no affair of a management process."""
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import httpx
 import pytest
 
 from clusterbroker_workers import Unserved
@@ -117,3 +118,89 @@ def test_a_retired_worker_is_killed_after_its_grace_and_its_request_comes_again(
         eventually("the first is over", lambda: first not in nodes.processes())
         (tmp_path / "go").touch()
         assert told(call.result())["worker"] != first
+
+
+def stop_worker(nodes: PoolNodes, pool: str, worker: str) -> None:
+    nodes.api("POST", f"pools/%2F/{pool}/workers/{worker}/stop", {}, at=nodes.living[-1]).raise_for_status()
+
+
+@rule("61", "53")
+def test_one_worker_is_stopped_when_it_has_finished_and_another_comes_for_what_waits(
+    nodes: PoolNodes, pool: str, tmp_path: Path
+) -> None:
+    nodes.declare(pool, max=1)
+    with nodes.caller(pool=pool) as caller, ThreadPoolExecutor(2) as threads:
+        held = threads.submit(caller.call, "42", str(tmp_path).encode(), path="hold", timeout_s=60)
+        first = eventually("a worker holds it", lambda: next((one.name for one in tmp_path.iterdir()), ""))
+        waiting = threads.submit(caller.call, "42", timeout_s=60)
+        eventually("another one waits", lambda: nodes.groups(pool)["42"]["waiting"] == 1)
+        for _ in range(2):  # the second one changes nothing
+            stop_worker(nodes, pool, first)
+        row = nodes.api("GET", f"pools/%2F/{pool}/workers/{first}").raise_for_status().json()
+        assert (row["id"], row["keys"], row["retired"]) == (first, ["42"], "stopped by an operator")
+        second = told(waiting.result())["worker"]
+        assert second != first, "the retired one gets nothing more"
+        assert first in nodes.processes(), "it has what it holds"
+        (tmp_path / "go").touch()
+        assert told(held.result())["worker"] == first
+        eventually("it is over", lambda: first not in nodes.processes() and serving(nodes, pool) == {second})
+    assert nodes.api("GET", f"pools/%2F/{pool}/workers/{first}").status_code == 404
+    assert nodes.api("POST", f"pools/%2F/{pool}/workers/{first}/stop", {}).status_code == 404
+    audit = nodes.fleet.node(nodes.living[-1]).log.read_text()
+    assert '"what": "POST /api/pools/{vhost}/{name}/workers/{id}/stop"' in audit
+
+
+@rule("61")
+def test_a_worker_of_several_keys_and_a_spare_are_stopped(nodes: PoolNodes, pool: str) -> None:
+    nodes.declare(pool, keys_per_worker=2, max_workers=2, spares=1)
+    with nodes.caller(pool=pool) as caller:
+        first = told(caller.call("42", timeout_s=60))["worker"]
+        caller.call("43", timeout_s=60)
+        for worker in (first, *eventually("a spare", lambda: serving(nodes, pool) - {first})):
+            stop_worker(nodes, pool, worker)
+            eventually("it is over", lambda worker=worker: worker not in nodes.processes())  # type: ignore[misc]
+        assert told(caller.call("42", timeout_s=60))["worker"] != first
+
+
+@rule("71")
+def test_a_worker_is_stopped_by_an_administrator_alone(nodes: PoolNodes, pool: str) -> None:
+    nodes.declare(pool)
+    say(nodes, pool, "start")
+    (worker,) = eventually("a worker", lambda: serving(nodes, pool))
+    nodes.api("PUT", "users/ops", {"password": "ops", "tags": "management"}).raise_for_status()
+    nodes.api("PUT", "permissions/%2F/ops", {"configure": "", "write": "", "read": "^other"}).raise_for_status()
+    base = f"http://127.0.0.1:{nodes.ports[nodes.living[0]]}/api/pools/%2F/{pool}"
+    assert httpx.get(f"{base}/workers/{worker}", auth=("ops", "ops")).status_code == 404
+    refused = httpx.post(f"{base}/workers/{worker}/stop", json={}, auth=("ops", "ops"))
+    assert refused.status_code == 401, refused.text
+    assert httpx.get(f"{base}/requests", auth=("ops", "ops")).json()["items"] == []
+    reasons = httpx.get(f"{base}/reasons", auth=("ops", "ops")).json()
+    assert (reasons["settings"]["max"]["value"], reasons["reasons"]["keys"]) == (8, [])
+    assert serving(nodes, pool) == {worker}
+
+
+@rule("67")
+def test_reasons_of_a_pool(nodes: PoolNodes, pool: str, tmp_path: Path) -> None:
+    nodes.declare(pool, max_workers=1, min=0)
+
+    def reasons(key: str) -> list[str]:
+        told = nodes.api("GET", f"pools/%2F/{pool}/reasons?key={key}", at=nodes.living[-1]).raise_for_status().json()
+        keys = (told["reasons"] or {"keys": []})["keys"]
+        return keys[0]["why"] if keys else []
+
+    with nodes.caller(pool=pool) as caller, ThreadPoolExecutor(2) as threads:
+        held = threads.submit(caller.call, "42", str(tmp_path).encode(), path="hold", timeout_s=60)
+        eventually("a worker holds it", lambda: list(tmp_path.iterdir()))
+        waiting = threads.submit(caller.call, "43", timeout_s=60)
+        eventually("the other key waits", lambda: reasons("43")[1:] == ["waits: the pool has max_workers=1"])
+        assert reasons("42") == ["needs 1: 1 requests wait or are held, 1 s a request, target_wait_ms=5000"]
+        whole = nodes.api("GET", f"pools/%2F/{pool}/reasons").raise_for_status().json()
+        assert whole["why"] == ["it has max_workers=1"]
+        assert whole["settings"]["max_workers"] == {"value": 1, "default": 1000, "source": "declared"}
+        assert whole["settings"]["min"]["source"] == "default"
+        assert [one["key"] for one in whole["reasons"]["keys"]] == ["43", "42"], "the one that waits comes first"
+        assert {one["name"] for one in whole["reasons"]["places"]} == set(nodes.names)
+        (tmp_path / "go").touch()
+        told(held.result())
+        say(nodes, pool, "stop")
+        assert told(waiting.result())["key"] == "43"

@@ -2,6 +2,8 @@ import type { Exchange, Me, Page, Pool, PoolGroup, PoolWorker } from "../api";
 import { del, may, path, post } from "../api";
 import { number } from "../format";
 import { link, useLive, usePlace } from "../live";
+import { KeyDeeds, StartKey, StopWorker } from "../pool_deeds";
+import { Poison } from "../pool_poison";
 import { FindRequest } from "../pool_requests";
 import { Empty, Facts, Filter, Head, Pager, Panel, Pill, Sure, Table, Waiting, attempt } from "../ui";
 import { VhostChoice, listed, useVhost } from "../vhost_choice";
@@ -84,18 +86,36 @@ export function PoolPage({ me, vhost, name }: { me: Me; vhost: string; name: str
   const delayed = useLive<Exchange>(pool ? `exchanges/${path(vhost, `${pool.exchange}-delayed`)}` : "");
   const found = groups.value;
   const paused = pool?.state === "paused";
-  const turn = async () => {
-    await attempt(() => post(`${at}/${paused ? "resume" : "pause"}`, {}), paused ? `${name} goes on.` : `${name} is paused: nothing begins in it.`);
+  const commands = may(me, "administrator");
+  const resume = async () => {
+    await attempt(() => post(`${at}/resume`, {}), `${name} goes on.`);
     live.again();
+  };
+  const again = () => {
+    live.again();
+    groups.again();
+    workers.again();
   };
   return (
     <>
       <Head kind="pool" list="pools" vhost={vhost} name={name} live={live} pill={pool && poolState(pool)}>
-        {pool && may(me, "administrator") && (
+        {pool && commands && (
           <>
-            <button type="button" onClick={turn}>
-              {paused ? "Resume" : "Pause"}
-            </button>
+            {paused ? (
+              <button type="button" onClick={resume}>
+                Resume
+              </button>
+            ) : (
+              <Sure
+                button="Pause"
+                label={`Pause pool ${name}`}
+                question={`Pause pool ${name}?`}
+                detail="Workers that run go on; none is started, and requests of other keys wait until their time is over."
+                deed={() => post(`${at}/pause`, {})}
+                done={`${name} is paused: nothing begins in it.`}
+                then={live.again}
+              />
+            )}
             <Sure
               button="Delete"
               label={`Delete pool ${name}`}
@@ -161,10 +181,12 @@ export function PoolPage({ me, vhost, name }: { me: Me; vhost: string; name: str
                 { title: "Held", number: true, cell: (group) => number(group.held) },
                 { title: "Consumers", number: true, cell: (group) => number(group.consumers) },
                 { title: "Generation", number: true, wide: true, cell: (group) => number(group.generation) },
+                ...(commands ? [{ title: "", cell: (group: PoolGroup) => <KeyDeeds at={at} group={group} then={again} /> }] : []),
               ]}
             />
           )}
           <Pager page={page} pages={found.page_count} found={found.filtered_count} total={found.total_count} what="keys" />
+          {commands && <StartKey at={at} then={again} />}
         </Panel>
       )}
       {!!workers.value?.items.length && (
@@ -187,10 +209,12 @@ export function PoolPage({ me, vhost, name }: { me: Me; vhost: string; name: str
               },
               { title: "Held", number: true, cell: (worker) => number(worker.held) },
               { title: "Version", wide: true, cell: (worker) => <code>{worker.version}</code> },
+              ...(commands ? [{ title: "", cell: (worker: PoolWorker) => <StopWorker at={at} worker={worker} then={again} /> }] : []),
             ]}
           />
         </Panel>
       )}
+      {pool && <Poison me={me} pool={pool} then={live.again} />}
     </>
   );
 }

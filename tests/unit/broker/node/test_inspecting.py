@@ -96,6 +96,26 @@ def test_a_look_shows_all_and_changes_nothing(arguments: dict[str, Any], on_disk
     assert {(s.state, s.node) for s in run(site).shown} == {("unacknowledged", reader.world.name)}  # type: ignore[attr-defined]
 
 
+def test_what_is_ahead_of_a_message_is_what_is_ready_before_it() -> None:
+    world = World()
+    client, reader = world.client(), world.client()
+    client.declare("q")
+    client.publish("", "q", *numbered(0, 10))
+    reader.say(m.BasicQos(prefetch_count=3))
+    heard = [each for each in reader.consume("q") if isinstance(each, Content)]
+    reader.say(m.BasicAck(heard[1].method.delivery_tag))
+    found = run(world)
+    assert [(shown.seq, shown.state, shown.ahead) for shown in found.shown] == [
+        (1, "unacknowledged", 0), (3, "unacknowledged", 0), (4, "unacknowledged", 0),
+        *((seq, "ready", seq - 5) for seq in range(5, 11)),
+    ]  # fmt: skip
+    assert [shown.ahead for shown in run(world, filter="seq>=8").shown] == [3, 4, 5]
+    page = run(world, filter="seq>=8", count=2)
+    assert (page.next, page.passed) == (10, 5)
+    assert [shown.ahead for shown in run(world, first=page.next, passed=page.passed).shown] == [5]
+    assert [shown.ahead for shown in run(world, first=9, passed=-1).shown] == [-1, -1]
+
+
 def test_a_lone_node_too_and_its_transient_messages() -> None:
     world = World()
     client = world.client()

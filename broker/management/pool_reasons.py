@@ -1,0 +1,109 @@
+"""Reasons of a worker pool: each setting with its source, and what its controller says of workers and keys (pure).
+
+The controller is the owner of the pool's orphan queue; it is asked as that queue's owner is about messages, and answers
+with `broker.pools.explaining`. Keys whose queues the user may not read are left out.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+from msgspec import Meta, Struct
+
+from clusterbroker.broker.stats.inspection import Request, Result
+from clusterbroker.cluster.wiring.pool_entities import Pool
+from clusterbroker.cluster.wiring.pool_names import PoolNames
+
+from .errors import object_not_found
+from .forms import Form
+from .pools import Settings, document, may_read
+from .principals import MANAGEMENT
+from .reading import Document, Reading
+from .reads import Path
+
+NO_CONTROLLER: Final = "its controller does not answer now, or runs an earlier release"
+
+
+class Wanted(Form):
+    """Of a query."""
+
+    key: Annotated[str, Meta(description="Only this worker key")] = ""
+
+
+class Explain(Struct, frozen=True):
+    """One path."""
+
+    path: str
+    summary: str
+    method: str = "GET"
+    query: type[Form] = Wanted
+    form: type[Form] | None = None
+    statuses: tuple[int, ...] = (200,)
+
+
+class Asked(Struct, frozen=True):
+    """A pool, and what its controller is asked."""
+
+    pool: Pool
+    request: Request
+
+
+def asked(reading: Reading, path: Path) -> Asked:
+    """Refused as the rights demand, (404) without the pool."""
+    reading.principal.require(MANAGEMENT)
+    reading.principal.enter(path["vhost"])
+    pool = reading.map.pools.find(path["vhost"], path["name"])
+    if pool is None:
+        raise object_not_found()
+    keys = (Wanted.of(reading.query).key,) if "key" in reading.query else None
+    return Asked(pool, Request("explain", pool.orphans, keys=keys))
+
+
+def explained(reading: Reading, pool: Pool, result: Result | None) -> Document:
+    """`result`: None: the controller cannot be asked now."""
+    found = document(reading, pool)
+    told: dict[str, Any] = dict(result.explained) if result is not None else {}
+    names = PoolNames(pool.name)
+    if "keys" in told:
+        seen = [one for one in told["keys"] if may_read(reading, pool, names.request_queue(one["key"]))]
+        told["keys"] = seen
+    return {
+        "vhost": pool.vhost,
+        "name": pool.name,
+        "template": pool.template,
+        "state": found["state"],
+        "controller": found["controller"],
+        "why": _why(pool, found, told, asked=result is not None),
+        "settings": {name: _setting(name, value) for name, value in found["settings"].items()},
+        "reasons": told or None,
+    }
+
+
+def _setting(name: str, value: Any) -> Document:
+    default = getattr(Settings(), name)
+    return {"value": value, "default": default, "source": "default" if value == default else "declared"}
+
+
+def _why(pool: Pool, found: Document, told: Document, *, asked: bool) -> list[str]:
+    """Of the pool as a whole."""
+    why = []
+    if found["controller"] is None:
+        why.append("it has no controller: keys that have a group go on, requests of others wait")
+    if pool.deleting:
+        why.append("it is being deleted: what waits is answered, and its workers end")
+    elif pool.paused:
+        why.append("it is paused: no group is made, and no worker started")
+    if not pool.starts_workers:
+        why.append("its workers come by themselves: the pool starts none")
+    elif not asked:
+        why.append(NO_CONTROLLER)
+    elif not told:
+        why.append("its controller has just begun, and has not looked at it yet")
+    elif not told["settled"]:
+        why.append("its controller has just taken over: no worker is retired for some seconds")
+    if told and sum(told["workers"].values()) >= told["workers_max"]:
+        why.append(f"it has max_workers={told['workers_max']}")
+    return why
+
+
+EXPLAINS: Final = (Explain("/api/pools/{vhost}/{name}/reasons", "Why a worker pool has the workers that it has"),)
