@@ -21,7 +21,7 @@ from clusterbroker.broker.pools.messages import (
     WorkerTold,
 )
 from clusterbroker.broker.pools.orphan_queue import OrphanQueue
-from clusterbroker.broker.pools.places import MEMORY, Place
+from clusterbroker.broker.pools.places import MEMORY, InUse, Place
 from clusterbroker.broker.pools.times import PoolTimes
 from clusterbroker.cluster.ids import LogIndex, NodeId
 from clusterbroker.cluster.wiring.levels import STARTED_WORKERS
@@ -64,6 +64,8 @@ class PoolDesk:
     def __init__(self, node: DeskNode) -> None:
         self._node = node
         self._told: dict[str, PlaceTold] = {}
+        self.in_use = InUse()
+        """Of this place; its foreman tells."""
         self._failures: dict[tuple[int, str], tuple[int, str]] = {}
         """(pool, key) -> until when its starts fail, and why they did last."""
         self._times: dict[LogIndex, PoolTimes] = {}
@@ -137,6 +139,11 @@ class PoolDesk:
     def templates(self) -> tuple[str, ...]:
         """Names of those that some member has."""
         return tuple(sorted({NOOP, *(name for told in self._told.values() for name in told.templates)}))
+
+    @property
+    def own_told(self) -> PlaceTold | None:
+        """Of this place; None: it has no templates."""
+        return self._told.get(self.own_place)
 
     def tell_place(self, told: PlaceTold) -> None:
         """This place is another one than before."""

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from clusterbroker.broker.pools.controller import key_of
 from clusterbroker.broker.pools.credentials import WorkerKey, user_of
+from clusterbroker.broker.pools.figures import NO_FIGURES, Figures
 from clusterbroker.broker.pools.group_queue import GroupQueue
 from clusterbroker.broker.pools.losses import poison_of
 from clusterbroker.broker.pools.orphan_queue import OrphanQueue
 from clusterbroker.broker.pools.passing_queue import PassingPoolQueue
+from clusterbroker.broker.pools.policy import EVICTIONS, START_FAILURES
 from clusterbroker.broker.pools.responder import answer_to
-from clusterbroker.broker.pools.times import PoolTimes, Times
+from clusterbroker.broker.pools.times import REQUESTS, PoolTimes, Times
 from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.queues.local_queue import LocalQueue
 from clusterbroker.broker.queues.producers import dead_letter_producer
@@ -31,7 +33,8 @@ if TYPE_CHECKING:
     from clusterbroker.broker.node.occupancy import Occupancy
     from clusterbroker.broker.node.pool_desk import PoolDesk
     from clusterbroker.broker.node.ports import NodeCore
-    from clusterbroker.broker.stats.pools import PoolRow
+    from clusterbroker.broker.pools.fleet import Fleet
+    from clusterbroker.broker.stats.pools import PlaceRow, PoolRow
 
     class PoolNode(NodeCore, Protocol):
         """The node."""
@@ -70,10 +73,11 @@ class NodePools:
         """Launch -> exit status, of those that ended last."""
 
     def rows(self) -> tuple[PoolRow, ...]:
-        """Of the pools of which something died, or was timed, here, or whose starts fail."""
+        """Of the pools of which something died, or was timed, here, whose starts fail, or whose controller this is."""
         from clusterbroker.broker.stats.pools import (  # only a management process needs it
             FAILED_MAX,
             NO_TIMES,
+            PoolPlaceRow,
             PoolRow,
             TimesRow,
         )
@@ -85,15 +89,49 @@ class NodePools:
         timed, none = desk.timed(), PoolTimes()
         found = {pool_id for pool_id, _ in self.dead} | set(self.unheard) | set(self.poison) | set(timed)
         found |= {LogIndex(pool_id) for pool_id in desk.failing}
+        fleets = {
+            pool.pool_id: fleet for pool in self._node.map.pools.all() if (fleet := self._fleet(pool)) is not None
+        }
+        figures = {pool_id: fleet.figures(now_ms / 1000) for pool_id, fleet in fleets.items()}
+
+        def places(of: Figures) -> dict[str, PoolPlaceRow]:
+            return {
+                name: PoolPlaceRow(
+                    one.room_bytes, one.promised_bytes, one.workers, one.short,
+                    0 if one.suspended_s is None else round(1000 * one.suspended_s) - now_ms, one.why,
+                )
+                for name, one in of.places.items()
+            }  # fmt: skip
+
         return tuple(
             PoolRow(
                 pool_id, _of(self.answered, pool_id), _of(self.dead, pool_id), self.unheard[pool_id],
                 self.poison[pool_id], row(times.wait), row(times.service), row(times.start),
                 {key: (until_ms - now_ms, why) for key, until_ms, why in islice(desk.failed(pool_id), FAILED_MAX)},
+                times.counts[REQUESTS], times.counts[EVICTIONS], times.counts[START_FAILURES],
+                dict(of.workers), places(of), of.version,
             )
-            for pool_id in sorted(found)
-            for times in (timed.get(pool_id, none),)
+            for pool_id in sorted(found | set(figures))
+            for times, of in ((timed.get(pool_id, none), figures.get(pool_id, NO_FIGURES)),)
         )  # fmt: skip
+
+    def _fleet(self, pool: Pool) -> Fleet | None:
+        """None: the controller is elsewhere, or its workers come by themselves."""
+        orphans = self._node.queues.get(pool.orphans)
+        return orphans.fleet if isinstance(orphans, OrphanQueue) else None
+
+    def place(self) -> PlaceRow | None:
+        """This node, where workers are started."""
+        from clusterbroker.broker.stats.pools import PlaceRow, TemplateRow  # likewise
+
+        told, use = self._node.pool_desk.own_told, self._node.pool_desk.in_use
+        if told is None:
+            return None
+        templates = {
+            name: TemplateRow(one.version, one.driver, one.max_workers, one.memory_bytes, told.suspends(one))
+            for name, one in told.templates.items()
+        }
+        return PlaceRow(templates, told.memory_bytes, use.used_bytes, use.running, use.starting, told.alarm)
 
     # -- what the map says --------------------------------------------------------------------------------------
 

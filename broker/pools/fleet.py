@@ -19,11 +19,13 @@ times out as others do.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
 from clusterbroker.broker.pools.facts import GroupFacts, GroupState, PoolFacts, WorkerFacts, WorkerState
+from clusterbroker.broker.pools.figures import Figures, by_state, of_places
 from clusterbroker.broker.pools.holdings import Holdings, of_seat, seat_of
 from clusterbroker.broker.pools.messages import GroupTold, KeyFailed, SpareTold, StartsFail, TemplateTold, WorkerTold
 from clusterbroker.broker.pools.orders import Assign, Fail, Launch, Order, Retire, Stop
@@ -74,16 +76,6 @@ class _Known:
     why: str = ""
 
 
-@dataclass(slots=True)
-class Figures:
-    """Of a pool at its controller, for people."""
-
-    workers: dict[str, int] = field(default_factory=dict)
-    """By state."""
-    failed: dict[str, str] = field(default_factory=dict)
-    """Key -> why its starts fail."""
-
-
 class Fleet:
     """Of one pool and epoch. After each event or `next_s`, `step`; then take `commands` and `fails`."""
 
@@ -118,6 +110,8 @@ class Fleet:
         self._wakes = True
         self.commands: list[Ordered] = []
         self.fails: list[StartsFail] = []
+        self.counts: Counter[str] = Counter()
+        """Of the policy, since they were taken."""
         self.starts_s: list[float] = []
         """How long workers took to get ready, from their orders; spares also from their keys."""
         for launch in table.launches(pool.pool_id):
@@ -357,17 +351,16 @@ class Fleet:
         """Of the last step, in groups that were measured."""
         return 0 if self._policy is None else self._policy.effort
 
-    @property
-    def figures(self) -> Figures:
-        """Of now."""
-        figures = Figures()
-        for group in self._facts.values():
-            for worker in group.workers:
-                figures.workers[worker.state.value] = figures.workers.get(worker.state.value, 0) + 1
-        launches = self._table.launches_of(self.pool.pool_id, NO_KEY)
-        if spares := sum(map(self._table.is_free, launches)):
-            figures.workers["spare"] = spares
-        return figures
+    def figures(self, now_s: float) -> Figures:
+        """For people."""
+        workers = by_state(
+            (worker.state, self._table.is_free(launch), worker.held)
+            for launch in self._table.launches(self.pool.pool_id)
+            for worker in (self._worker(launch, frozenset(), now_s),)
+        )
+        books, suspended = ({}, {}) if self._policy is None else (self._policy.placement.books, self._policy.suspended)
+        version = "" if self._template is None else self._template.version
+        return Figures(workers, of_places(books, suspended, now_s), version)
 
     def step(self, places: Mapping[str, Place], own: str, now_s: float) -> None:
         """`own`: the controller's place, whose version of the template counts if as many places have another one."""
@@ -405,6 +398,8 @@ class Fleet:
             self._spares(places, now_s), self._table.spares(self.pool.pool_id) if template.version else 0, len(strays),
         )  # fmt: skip
         orders += policy.step(facts, now_s)
+        self.counts.update(policy.counts)
+        policy.counts.clear()
         self._take(orders, now_s)
         self._end_lost(launches, places, now_s)
         self._end_absent(now_s)

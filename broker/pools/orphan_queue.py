@@ -13,6 +13,7 @@ from clusterbroker.broker.pools.controller import Controller
 from clusterbroker.broker.pools.fleet import Fleet, Ordered
 from clusterbroker.broker.pools.messages import ControllerTold, GroupTold, SpareTold, WorkerTold
 from clusterbroker.broker.pools.passing_queue import AGAIN_MS, PassingPoolQueue
+from clusterbroker.broker.pools.times import Arrivals
 from clusterbroker.broker.queues.dead_lettering.death import Reason
 from clusterbroker.broker.queues.dead_lettering.dropped import died_of
 from clusterbroker.cluster.errors import NotFound, Unavailable
@@ -42,11 +43,12 @@ nine tenths of the node to messages."""
 class OrphanQueue(PassingPoolQueue):
     """See the module."""
 
-    __slots__ = ("_controller", "_rest_ms", "_step_ms", "_stepped_ms", "fleet")
+    __slots__ = ("_arrivals", "_controller", "_rest_ms", "_step_ms", "_stepped_ms", "fleet")
 
     def _begin(self) -> None:
         super()._begin()
         self._controller: Controller | None = None
+        self._arrivals = Arrivals(self.ring)
         self._step_ms: int | None = None
         self._stepped_ms = 0
         self._rest_ms = STEP_MS
@@ -91,6 +93,7 @@ class OrphanQueue(PassingPoolQueue):
         controller = self._controller
         if controller is None:
             return
+        self._arrivals.look(self.node.pool_desk.times(self._part.pool_id))
         while controller.leaving and self._has_room:
             seq, reason = controller.leaving.popleft()
             if self.ring.set_aside(seq):
@@ -228,6 +231,8 @@ class OrphanQueue(PassingPoolQueue):
         took, fleet.starts_s = fleet.starts_s, []
         for took_s in took:
             desk.times(pool_id).start.note(round(1000 * took_s))
+        desk.times(pool_id).counts.update(fleet.counts)
+        fleet.counts.clear()
         fails, fleet.fails = fleet.fails, []
         for told in fails:
             desk.tell_failure(told)

@@ -155,7 +155,7 @@ def test_a_fleet_keeps_its_spares_and_gives_each_one_key() -> None:
     for launch in world.launches:
         world.asks(launch)
     assert world.step() == []
-    assert world.fleet.figures.workers == {"spare": 2}
+    assert world.fleet.figures(world.now_s).workers == {"spare": 2}
     world.require("42")
     assert world.step() == ["assign", "launch"]
     assert [one.key for one in world.launches if not one.spare] == ["42"]
@@ -264,10 +264,10 @@ def test_a_report_of_readiness_counts_from_its_key_on() -> None:
     world.require("42")
     world.step()
     world.step()
-    assert world.fleet.figures.workers == {"wanted": 1, "spare": 1}
+    assert world.fleet.figures(world.now_s).workers == {"wanted": 2}
     world.fleet.worker_told(ready, world.now_s)
     world.step()
-    assert world.fleet.figures.workers == {"ready": 1, "spare": 1}
+    assert world.fleet.figures(world.now_s).workers == {"ready": 1, "wanted": 1}
 
 
 def test_spares_are_no_strays_and_end_with_their_place() -> None:
