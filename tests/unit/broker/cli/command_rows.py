@@ -163,6 +163,8 @@ ROWS = (
     Row("pools groups jobs --vhost {v}", "jobs-req-42"),
     Row("pools group jobs 42 --vhost {v}", "jobs-req-42"),
     Row("pools workers jobs --vhost {v}"),
+    Row("pools places jobs --vhost {v}"),
+    Row("pools places --vhost {v}"),
     Row("pools start jobs 42 --vhost {v}", "has a group"),
     Row("pools stop jobs 42 --vhost {v}", "its workers end"),
     Row("pools retry jobs 42 --vhost {v}", "is tried again"),
@@ -291,6 +293,7 @@ ELSEWHERE = {
     "journal forget": "tests/unit/broker/server/test_recovery.py",
     "forget-node": "tests/faults/test_command_line.py, for a member that is dead",
     "pools drivers": "tests/unit/broker/cli/test_pool_drivers.py",
+    "pools watch": "tests/unit/broker/cli/test_pool_view.py",
     "rescue": "tests/faults/test_rescue.py",
     "journal import": "tests/faults/test_journal_import.py",
 }  # fmt: skip
