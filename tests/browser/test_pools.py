@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Iterator
 
 import httpx
 import pika
-from playwright.sync_api import expect
+import pytest
+from playwright.sync_api import Browser, expect
 
 from clusterbroker import Broker
 from tests.browser.test_accessibility import out_of_reach, violations
-from tests.browser.visit import Visit
+from tests.browser.visit import Visit, visiting
+from tests.faults.pools import PoolNodes, running
 
 STATES = ["delayed", "held", "waiting"]
 
@@ -96,3 +100,31 @@ def test_a_request_is_found_in_its_states_and_cancelled(visit: Visit, node: Brok
     form.get_by_role("button", name="Find").click()
     expect(page.get_by_text("No such request is here")).to_be_visible()
     connection.close()
+
+
+@pytest.fixture(scope="module")
+def started(built: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PoolNodes]:
+    """A node whose pools start workers, one at most."""
+    with running(PoolNodes(tmp_path_factory.mktemp("node"), "a", memory_bytes=1 << 20, max_workers=1)) as nodes:
+        yield nodes
+
+
+def test_places_with_their_room(started: PoolNodes, browser: Browser) -> None:
+    started.declare()
+    with started.caller() as caller:
+        caller.call("42", timeout_s=60)
+    with visiting(browser, f"http://127.0.0.1:{started.ports['a']}") as visit:
+        page = visit.sign_in(at="#/pools/%2F/core")
+        place = visit.row("Places", "full")
+        expect(place).to_contain_text("it has max_workers = 1 workers")
+        expect(place).to_contain_text("1 of 1")
+        expect(place).to_contain_text(re.compile(r"MiB of [\d.]+ [GM]iB"))  # what its worker has, as was measured
+        expect(place).to_contain_text("subprocess")
+        assert int(page.get_by_label("Memory promised at a").get_attribute("value") or 0) >= 1 << 20
+        assert not violations(page)
+        assert not out_of_reach(page)
+        page.set_viewport_size({"width": 360, "height": 740})
+        visit.fits()
+        place.get_by_role("link").click()
+        expect(page.get_by_role("heading", name="a", exact=True)).to_be_visible()
+        visit.assert_quiet()
