@@ -230,8 +230,11 @@ class NodePools:
         vhost = self._node.vhosts.get(queue.entity.vhost)
         if part is None or key is None or vhost is None or pools.group(part.pool_id, key) is None:
             return None
-        target = vhost.queues.get(pools.names(part.pool_id).request_queue(key))
-        return None if target is None or target.deleted else (message, (target,))
+        target, pool = vhost.queues.get(pools.names(part.pool_id).request_queue(key)), pools.get(part.pool_id)
+        if target is None or target.deleted or pool is None:
+            return None
+        self._node.pool_desk.spans.moved(pool, key, queue, message)
+        return message, (target,)
 
     def answer(self, queue: LocalQueue, request: Message, number: int, ticket: Ticket) -> None:
         """Says to the caller of a request what became of it, under this number."""
@@ -245,12 +248,12 @@ class NodePools:
             return
         self._keep_poison(queue, pool, request, number, ticket)
         self.dead[pool.pool_id, answer.reason] += 1
-        if answer.message is None:
-            return
-        if self._say(queue, pool, answer.reply_to, answer.message, number, ticket):
+        heard = answer.message is not None and self._say(queue, pool, answer.reply_to, answer.message, number, ticket)
+        if heard:
             self.answered[pool.pool_id, answer.reason] += 1
-        else:
+        elif answer.message is not None:
             self.unheard[pool.pool_id] += 1
+        self._node.pool_desk.spans.answered(pool, request, answer.reason, heard)
 
     def _why(self, pool: Pool, request: Message) -> str:
         key = key_of(request.routing_key)

@@ -76,6 +76,19 @@ class _Known:
     why: str = ""
 
 
+class Started(NamedTuple):
+    """A worker's start is over."""
+
+    key: str
+    """NO_KEY: a spare."""
+    worker_id: str
+    place: str
+    took_s: float
+    """From its order; of a spare that has its key from that."""
+    failed: str = ""
+    """Why it ended before it was ready; empty: it is ready."""
+
+
 class Fleet:
     """Of one pool and epoch. After each event or `next_s`, `step`; then take `commands` and `fails`."""
 
@@ -112,8 +125,8 @@ class Fleet:
         self.fails: list[StartsFail] = []
         self.counts: Counter[str] = Counter()
         """Of the policy, since they were taken."""
-        self.starts_s: list[float] = []
-        """How long workers took to get ready, from their orders; spares also from their keys."""
+        self.starts: list[Started] = []
+        """Workers that got ready, or were gone before, unasked."""
         for launch in table.launches(pool.pool_id):
             self._know(launch, now_s).whole = False
             for one in table.assignments(launch.launch_id):
@@ -173,7 +186,7 @@ class Fleet:
             self._ends.append(Gone(told.key, seat, launch.place, ready=False, asked=False, detail=told.why))
         self._wakes = True
 
-    def launch_ended(self, launch: LaunchEntity, exit_status: int | None, peak_bytes: int) -> None:
+    def launch_ended(self, launch: LaunchEntity, exit_status: int | None, peak_bytes: int, now_s: float) -> None:
         """Its place has said that it is gone."""
         known = self._known.pop(launch.launch_id, None)
         self._absent.pop(launch.launch_id, None)
@@ -195,6 +208,9 @@ class Fleet:
                 self._ends.append(Gone(key, seat, launch.place, served, asked, detail=detail))
             asked = True
         self._ends.append(Gone(launch.key, launch.launch_id, launch.place, ready, asked, peak_bytes, detail))
+        if not (ready or asked) and known.whole:
+            took_s = now_s - known.ordered_s
+            self.starts.append(Started(launch.key, launch.launch_id, launch.place, took_s, detail))
 
     def told(self, group: GroupTold, now_s: float) -> None:
         """By the owner of a group's queue."""
@@ -240,7 +256,7 @@ class Fleet:
         if took_s is not None:
             self._readies.append((group.key, launch.place, took_s))
             if took_s:
-                self.starts_s.append(took_s)
+                self.starts.append(Started(group.key, launch.launch_id, launch.place, took_s))
         if launch.retired or known.leaving is not None:
             self._dirty[NO_KEY] = None
 
@@ -307,7 +323,7 @@ class Fleet:
         """It is ready. What a key costs to start a spare does not say, nor does an order of unknown time."""
         took_s = now_s - known.ordered_s if known.whole else 0.0
         if known.whole:
-            self.starts_s.append(took_s)
+            self.starts.append(Started(launch.key, launch.launch_id, launch.place, took_s))
         self._readies.append((launch.key, launch.place, 0.0 if was_spare else took_s))
 
     # -- the log's answers --------------------------------------------------------------------------------------

@@ -211,7 +211,7 @@ class OrphanQueue(PassingPoolQueue):
     def launch_ended(self, launch: Launch, exit_status: int | None, peak_bytes: int) -> None:
         """It is gone."""
         if self.fleet is not None:
-            self.fleet.launch_ended(launch, exit_status, peak_bytes)
+            self.fleet.launch_ended(launch, exit_status, peak_bytes, self.node.now_ms / 1000)
             self.ring.mark()
 
     def _scale(self, fleet: Fleet) -> None:
@@ -228,9 +228,9 @@ class OrphanQueue(PassingPoolQueue):
         self._rest_ms = max(STEP_MS, int(fleet.effort * STEP_MS_A_GROUP))
         next_s = fleet.next_s(now_ms / 1000)
         self._step_ms = None if next_s is None else int(next_s * 1000)
-        took, fleet.starts_s = fleet.starts_s, []
-        for took_s in took:
-            desk.times(pool_id).start.note(round(1000 * took_s))
+        starts, fleet.starts = fleet.starts, []
+        for one in starts:
+            desk.started(fleet.pool, one)
         desk.times(pool_id).counts.update(fleet.counts)
         fleet.counts.clear()
         fails, fleet.fails = fleet.fails, []

@@ -13,7 +13,9 @@ from clusterbroker.broker.pools.places import InUse
 from clusterbroker.broker.server.counting import queue_row
 from clusterbroker.broker.stats.pools import PlaceRow, PoolPlaceRow, PoolRow, TemplateRow
 from clusterbroker.broker.wire.amqp091 import methods as m
+from clusterbroker.cluster.ids import LOCAL_NODE, Incarnation
 from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.cluster.wiring.pool_commands import Ended
 from clusterbroker.cluster.wiring.pool_entities import PoolSettings
 from tests.unit.broker.fronts.amqp091.harness import World
 from tests.unit.broker.node.node_cluster import Cluster
@@ -129,6 +131,10 @@ class Started:
     def launches(self) -> Any:
         pools = self.world.node.map.pools
         return pools.launches(pools.all()[0].pool_id)
+
+    def gone(self, launch: Any, exit_status: int) -> None:
+        ended = (Ended(launch.launch_id, exit_status),)
+        self.world.command(c.WorkersGone(node=LOCAL_NODE, incarnation=Incarnation(1), ended=ended))
 
     def consumes(self, launch: Any) -> Any:
         user = user_of(launch.launch_id)

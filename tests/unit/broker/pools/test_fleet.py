@@ -77,7 +77,7 @@ class World:
 
     def gone(self, launch: Any, exit_status: int | None = 0) -> None:
         self.do(c.WorkersGone(node="a", incarnation=1, ended=(Ended(launch.launch_id, exit_status),)))  # type: ignore[arg-type]
-        self.fleet.launch_ended(launch, exit_status, 0)
+        self.fleet.launch_ended(launch, exit_status, 0, self.now_s)
 
 
 def test_a_group_has_one_worker_ordered_however_often_it_is_looked_at() -> None:
@@ -110,7 +110,7 @@ def test_what_a_controller_before_has_ordered_says_nothing_of_how_long_starts_ta
     world.fleet = world.begun()
     world.tell("42", **{launch.launch_id.replace("-", "_"): 0})
     world.step()
-    assert world.fleet.starts_s == []
+    assert world.fleet.starts == []
 
 
 def test_a_pool_has_no_worker_too_many_while_one_of_a_group_that_ended_runs() -> None:

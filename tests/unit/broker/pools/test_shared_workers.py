@@ -387,7 +387,7 @@ def test_a_worker_that_is_lost_backs_its_keys_off_and_another_one_gets_them() ->
     self_gone = Ended(launch.launch_id, 9)
     world.do(c.WorkersGone(node="a", incarnation=1, ended=(self_gone,)))  # type: ignore[arg-type]
     world.changed(before)
-    world.fleet.launch_ended(launch, 9, 0)
+    world.fleet.launch_ended(launch, 9, 0, world.now_s)
     assert world.step() == []
     assert world.step(2.0) == ["launch"]
     assert world.step() == ["assign"]

@@ -247,12 +247,12 @@ def test_its_start_is_timed_to_its_question_and_again_from_its_key() -> None:
     world.step()
     world.now_s += 2.0
     world.tell("42", **{spare.launch_id.replace("-", "_"): 0})
-    assert [round(took_s) for took_s in world.fleet.starts_s] == [3, 2]
+    assert [round(one.took_s) for one in world.fleet.starts] == [3, 2]
     world.fleet = world.begun()
     world.tell("42", **{spare.launch_id.replace("-", "_"): 0})
     world.asks(world.launches[-1])
     world.step()
-    assert world.fleet.starts_s == [], "when it was ordered nobody knows"
+    assert world.fleet.starts == [], "when it was ordered nobody knows"
 
 
 def test_a_report_of_readiness_counts_from_its_key_on() -> None:
