@@ -2,6 +2,7 @@
 
     @listing(app, "list", TABLE)     a function that gives documents becomes a command that shows a table of them
     @showing(app, "show", TABLE)     one that gives one document: a line for each field
+    @viewing(app, "watch", lines)    one that gives a document, which is drawn again and again
     @operation(app, "declare")       one that does something: it may give a line that says what it did
     listed(app, "list", TABLE, path, about), shown(...)   a list or a document of the management API as it is
 
@@ -114,7 +115,10 @@ LIST: Final[dict[str, Any]] = {
     ],
     "limit": Annotated[int | None, typer.Option("--limit", min=1, help="At most this many.", rich_help_panel=SHOWN)],
 }
-DEFAULTS: Final[dict[str, Any]] = {"as_json": False}
+EVERY: Final[dict[str, Any]] = {
+    "every": Annotated[float, duration("Drawn again after it.", rich_help_panel=SHOWN)],
+}
+DEFAULTS: Final[dict[str, Any]] = {"as_json": False, "every": watching.EVERY_S}
 
 
 class Watchable(TyperCommand):
@@ -168,6 +172,23 @@ def showing(app: typer.Typer, name: str, table: Table, *, hidden: bool = False) 
             show_document(table, lambda: function(reach, **given), wish, every_s)
 
         _register(app, name, function, run, COLUMNS | JSON, Watchable, hidden)
+        return function
+
+    return register
+
+
+def viewing(app: typer.Typer, name: str, lines: Callable[[Document, int], list[str]]) -> Callable[[F], F]:
+    """Registers a function that gives a document, which is drawn again and again. `lines`: it, so wide at most."""
+
+    def register(function: F) -> F:
+        def run(reach: Target, given: dict[str, Any]) -> None:
+            every_s, as_json = given.pop("every"), given.pop("as_json")
+            if as_json:
+                _told(lambda: tables.encoded(function(reach, **given)), every_s)
+            else:
+                _shown(lambda: lines(function(reach, **given), tables.terminal_width()), every_s, head=False)
+
+        _register(app, name, function, run, EVERY | JSON, TyperCommand, hidden=False)
         return function
 
     return register

@@ -7,96 +7,20 @@ from typing import Annotated, Any
 
 import typer
 
-from clusterbroker.broker.cli import pool_poison
+from clusterbroker.broker.cli import pool_poison, pool_view
 from clusterbroker.broker.cli.commands import listed, listing, operation, showing, shown
 from clusterbroker.broker.cli.exit_codes import FAILED, USAGE, Failed
 from clusterbroker.broker.cli.messages import PAGE
 from clusterbroker.broker.cli.parameters import Vhost
 from clusterbroker.broker.cli.pool_drivers import pool_drivers
-from clusterbroker.broker.cli.tables import Column, Document, Table, counted, moment, number, pairs, quoted, text
+from clusterbroker.broker.cli.pool_tables import GROUPS, POOLS, REQUESTS, WORKERS
+from clusterbroker.broker.cli.tables import Document, counted
 from clusterbroker.broker.cli.target import Target
 
 app = typer.Typer(no_args_is_help=True, help="Worker pools, their groups and workers.")
 app.command("drivers")(pool_drivers)
 
 
-def _keys_of(value: Any) -> str:
-    """A spare has none."""
-    return ", ".join(map(quoted, value)) if value else "(spare)"
-
-
-def _percent(value: Any) -> str:
-    return text(value) if value is None else f"{100 * value:.0f} %"
-
-
-POOLS = Table(
-    (
-        Column("vhost"),
-        Column("name"),
-        Column("state"),
-        Column("groups", show=number),
-        Column("consumers", show=number),
-        Column("waiting", show=number),
-        Column("held", show=number),
-        Column("orphans", show=number),
-        Column("dead", show=number),
-        Column("poison", show=number),
-        Column("controller"),
-        Column("template", wide=True),
-        Column("workers", show=number, wide=True),
-        Column("exchange", wide=True),
-        Column("settings", show=pairs, wide=True),
-    )
-)
-GROUPS = Table(
-    (
-        Column("key", show=quoted),
-        Column("state"),
-        Column("consumers", show=number),
-        Column("waiting", show=number),
-        Column("held", show=number),
-        Column("queue"),
-        Column("why", "failed_why"),
-        Column("failed for s", "failed_for_s", number, wide=True),
-        Column("bound", wide=True),
-        Column("pinned", wide=True),
-        Column("generation", show=number, wide=True),
-    ),
-    name="key",
-)
-WORKERS = Table(
-    (
-        Column("id"),
-        Column("keys", show=_keys_of),
-        Column("state"),
-        Column("held", show=number),
-        Column("place"),
-        Column("revoked"),
-        Column("version", wide=True),
-        Column("generation", show=number, wide=True),
-    ),
-    name="id",
-)
-REQUESTS = Table(
-    (
-        Column("state"),
-        Column("key", show=quoted),
-        Column("ahead", show=number),
-        Column("worker"),
-        Column("progress", show=_percent),
-        Column("attempt", show=number),
-        Column("published", "timestamp_ms", moment),
-        Column("reason"),
-        Column("queue"),
-        Column("correlation_id", wide=True),
-        Column("seq", show=number, wide=True),
-        Column("node", wide=True),
-        Column("held since", "held_since_ms", moment, wide=True),
-        Column("lost", show=pairs, wide=True),
-        Column("message_id", wide=True),
-    ),
-    name="state",
-)
 Key = Annotated[str, typer.Argument(metavar="KEY")]
 WorkerId = Annotated[str, typer.Argument(metavar="ID", help="Of the worker: `pools workers` has them.")]
 RequestId = Annotated[str, typer.Argument(metavar="ID", help="Its correlation id.")]
@@ -314,4 +238,5 @@ def pool_cancel(
     return f"cancelled {counted(cancelled, 'request')}"
 
 
+pool_view.add_to(app)
 pool_poison.add_to(app)

@@ -182,7 +182,11 @@ class Foreman:
         """Until it is cancelled. Workers go on."""
         told = {
             name: frames.TemplateRow(
-                version=one.version, driver=one.driver, max_workers=one.max_workers, memory_bytes=one.memory_bytes
+                version=one.version,
+                driver=one.driver,
+                max_workers=one.max_workers,
+                memory_bytes=one.memory_bytes,
+                endpoint=choice.name_of(choice.endpoint(one)),
             )
             for name, one in self._templates.items()
         }
@@ -211,7 +215,7 @@ class Foreman:
             starting=sum(one.state is State.STARTING for one in seen),
             memory_bytes=max((hand.memory_bytes for hand in self._hands.values()), default=0),
             used_bytes=sum(one.memory_bytes for one in seen),
-            suspended={"-".join(filter(None, where)): hand.why for where, hand in self._hands.items() if hand.why},
+            suspended={choice.name_of(where): hand.why for where, hand in self._hands.items() if hand.why},
         )
         if row != self._told:
             self._told = row

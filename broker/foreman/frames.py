@@ -62,6 +62,8 @@ class TemplateRow(msgspec.Struct, frozen=True, kw_only=True):
     driver: str
     max_workers: int = 0
     memory_bytes: int = 0
+    endpoint: str = ""
+    """Where its driver is asked: a key of `PlaceRow.suspended`. Empty: of a foreman that does not tell it."""
 
 
 class Hello(Frame, frozen=True, kw_only=True, tag="hello"):
@@ -81,7 +83,7 @@ class PlaceRow(Frame, frozen=True, kw_only=True, tag="place"):
     used_bytes: int = 0
     """By workers now, as far as drivers tell."""
     suspended: dict[str, str] = {}
-    """Driver -> why nothing can be started or listed there."""
+    """Endpoint of a driver -> why nothing can be started or listed there."""
 
 
 class WorkerRow(Frame, frozen=True, kw_only=True, tag="worker"):

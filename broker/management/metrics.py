@@ -294,7 +294,7 @@ def _whole(present: Present, now_ms: int) -> Iterator[str]:
         for one in certificates(present.replica)
     ])  # fmt: skip
     yield from _cluster(present, now_ms)
-    yield from pools(present.replica, row, {one.row.queue_id: one.row for one in present.queues})
+    yield from pools(present.replica, row, {one.row.queue_id: one.row for one in present.queues}, now_ms)
     yield written(Named(f"{SHARED}global_consumers", GAUGE, "Consumers"), ((labels(PROTOCOL), len(present.consumers)),))
     yield written(
         Named(f"{SHARED}global_messages_routed_total", COUNTER, "Messages that went to queues, once for each"),

@@ -1,7 +1,8 @@
 """What Prometheus is told of worker pools: this node's part, so sums over all nodes count everything once.
 
-What was answered and what died is counted where the pool's responder was; waiting and held requests, and workers that
-consume, where the queues are led; groups and ordered workers by the pool's controller's node, from the map.
+What was answered and what died is counted where the pool's responder was; requests, those that wait and are held, and
+workers that consume, where the queues are led; groups, started workers, evictions and failed starts by the pool's
+controller's node; memory of workers by the place itself, of all pools together.
 """
 
 from __future__ import annotations
@@ -10,30 +11,25 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from itertools import accumulate
 
+from clusterbroker.broker.pools.figures import WORKER_STATES
 from clusterbroker.broker.pools.time_bounds import BOUNDS_MS
 from clusterbroker.broker.stats.pools import NO_TIMES, PoolRow, TimesRow
 from clusterbroker.broker.stats.rows import NodeRow, QueueRow
-from clusterbroker.cluster.ids import LogIndex, NodeId
-from clusterbroker.cluster.wiring.pool_entities import Launch, Pool
-from clusterbroker.cluster.wiring.view import ClusterView
+from clusterbroker.cluster.ids import LogIndex
+from clusterbroker.cluster.wiring.pool_entities import Pool
 
 from .metrics_text import Named, labels, written
+from .pool_places import controller_row
+from .pools import controller
 from .replica import Replica
 from .statistics import COUNTER, GAUGE, HISTOGRAM
 
 PREFIX = "clusterbroker_pool_"
 BOUNDS = (*(f"{bound / 1000:g}" for bound in BOUNDS_MS), "+Inf")
 Sample = tuple[str, float]
-STATES = ("ordered", "retired", "revoked", "spare")
-"""Of workers."""
 
 
-def _state(view: ClusterView, launch: Launch) -> str:
-    ending = "revoked" if launch.revoked else "retired" if launch.retired else ""
-    return ending or ("spare" if view.pools.is_free(launch) else "ordered")
-
-
-def pools(replica: Replica, node: NodeRow | None, queues: dict[int, QueueRow]) -> Iterator[str]:
+def pools(replica: Replica, node: NodeRow | None, queues: dict[int, QueueRow], now_ms: int) -> Iterator[str]:
     """`queues`: those that this node leads, by id. Names without samples where there is no pool."""
     view = replica.map.pools
     known = view.all()
@@ -49,24 +45,41 @@ def pools(replica: Replica, node: NodeRow | None, queues: dict[int, QueueRow]) -
         samples["waiting"].append((labels(named), waiting))
         samples["held"].append((labels(named), sum(row.unacknowledged for row in led)))
         samples["consumers"].append((labels(named), sum(row.consumers for row in led)))
-        entity = replica.map.queue_by_id(pool.orphans)
-        if entity is None or entity.owner != NodeId(replica.node):
+        heads = [
+            row.head_ms
+            for row in (*led, *([] if orphans is None else [orphans]))
+            if row.ready and row.head_ms is not None
+        ]
+        samples["oldest_seconds"].append((labels(named), max(0, now_ms - min(heads)) / 1000 if heads else 0))
+        if controller(replica, pool) != replica.node:
             continue
         states = Counter(group.state for group in groups)
         samples["groups"] += [(labels({**named, "state": one}), states[one]) for one in ("active", "unbound")]
-        launches = Counter(_state(replica.map, one) for one in view.launches(pool.pool_id))
-        samples["workers"] += [(labels({**named, "state": one}), launches[one]) for one in STATES]
-        row = rows.get(pool.pool_id)
-        samples["failing_keys"].append((labels(named), 0 if row is None else len(row.failed)))
+        row = rows.get(pool.pool_id, PoolRow(pool.pool_id))
+        samples["workers"] += [(labels({**named, "state": one}), row.workers.get(one, 0)) for one in WORKER_STATES]
+        samples["failing_keys"].append((labels(named), len(row.failed)))
     for name, text in (
         ("waiting", "Requests that wait, in queues led here"),
         ("held", "Requests that workers hold, of queues led here"),
         ("consumers", "Consumers of requests, of queues led here"),
+        ("oldest_seconds", "For how long the oldest waiting request has waited, in queues led here; 0: none waits"),
         ("groups", "Keys with a queue, told by the controller's node"),
         ("workers", "Workers that the pool has started and that are not gone, told by the controller's node"),
         ("failing_keys", "Keys whose workers cannot be started, told by the controller's node"),
     ):  # fmt: skip
         yield written(Named(PREFIX + name, GAUGE, text), samples[name])
+    text = "Memory of workers of all pools at this node: of the machine, promised to them, and used by them"
+    yield written(Named(f"{PREFIX}place_memory_bytes", GAUGE, text), _memory(replica, node))
+
+
+def _memory(replica: Replica, node: NodeRow | None) -> Iterator[Sample]:
+    place = None if node is None else node.place
+    if place is None:
+        return
+    seen = (controller_row(replica, pool).places.get(replica.node) for pool in replica.map.pools.all())
+    promised = sum(one.promised_bytes for one in seen if one is not None)
+    for kind, size in (("machine", place.memory_bytes), ("promised", promised), ("used", place.used_bytes)):
+        yield labels({"kind": kind}), size
 
 
 def _counted(known: tuple[Pool, ...], rows: dict[LogIndex, PoolRow]) -> Iterator[str]:
@@ -74,6 +87,9 @@ def _counted(known: tuple[Pool, ...], rows: dict[LogIndex, PoolRow]) -> Iterator
     answers: list[Sample] = []
     unheard: list[Sample] = []
     poison: list[Sample] = []
+    requests: list[Sample] = []
+    evictions: list[Sample] = []
+    failures: list[Sample] = []
     for pool in known:
         named = {"vhost": pool.vhost, "pool": pool.name}
         row = rows.get(pool.pool_id, PoolRow(pool.pool_id))
@@ -81,8 +97,14 @@ def _counted(known: tuple[Pool, ...], rows: dict[LogIndex, PoolRow]) -> Iterator
         answers += [(labels({**named, "reason": reason}), count) for reason, count in sorted(row.answered.items())]
         unheard.append((labels(named), row.unheard))
         poison.append((labels(named), row.poison))
+        requests.append((labels(named), row.requests))
+        evictions.append((labels(named), row.evictions))
+        failures.append((labels(named), row.start_failures))
     yield from _timed(known, rows)
     for name, text, samples in (
+        ("requests_total", "Requests that came to queues led here, each once", requests),
+        ("evictions_total", "Groups that had to make room for others, counted by the controller's node", evictions),
+        ("start_failures_total", "Workers that were not ready in time, or ended before, counted likewise", failures),
         ("dead_total", "Requests that died, whether somebody wanted an answer or not", dead),
         ("answers_total", "Requests that the broker answered because they died", answers),
         ("answers_unheard_total", "Answers whose address was gone, or took none", unheard),

@@ -33,6 +33,7 @@ from .exchanges import open_vhosts
 from .forms import Form, Said, number, table, text
 from .paging import Listing
 from .reading import Document, Reading
+from .replica import Replica
 
 SETTINGS: Final = (*PoolSettings.__struct_fields__, *BESIDE)
 
@@ -142,10 +143,11 @@ def listing(reading: Reading, vhost: str | None = None) -> Listing[Pool]:
 
 def named(reading: Reading, vhost: str, name: str) -> Document:
     """One. Refused (404) without one of this name."""
-    return document(reading, _find(reading, vhost, name))
+    return document(reading, found_pool(reading, vhost, name))
 
 
-def _find(reading: Reading, vhost: str, name: str) -> Pool:
+def found_pool(reading: Reading, vhost: str, name: str) -> Pool:
+    """Refused (404) without one of this name."""
     pool = reading.map.pools.find(vhost, name)
     if pool is None:
         raise object_not_found()
@@ -157,14 +159,13 @@ def document(reading: Reading, pool: Pool) -> Document:
     pools, names = reading.map.pools, PoolNames(pool.name)
     groups = pools.groups(pool.pool_id)
     waiting = [_numbers(reading, group.queue_id) for group in groups]
-    controller = reading.map.queue_by_id(pool.orphans)
     more = pools.more(pool.pool_id)
     return {
         "vhost": pool.vhost,
         "name": pool.name,
         "template": pool.template,
         "state": "deleting" if pool.deleting else "paused" if pool.paused else "running",
-        "controller": None if controller is None else controller.owner,
+        "controller": controller(reading.replica, pool),
         "exchange": names.exchange,
         "groups": len(groups),
         "workers": len(pools.launches(pool.pool_id)),
@@ -173,6 +174,7 @@ def document(reading: Reading, pool: Pool) -> Document:
         "waiting": sum(one["waiting"] for one in waiting),
         "held": sum(one["held"] for one in waiting),
         "orphans": _numbers(reading, pool.orphans)["waiting"],
+        "oldest_s": oldest_s(reading, (pool.orphans, *(group.queue_id for group in groups))),
         "dead": _numbers(reading, pool.dead)["waiting"],
         "poison": _numbers(reading, pool.poison)["waiting"],
         "settings": {
@@ -185,6 +187,12 @@ def document(reading: Reading, pool: Pool) -> Document:
     }
 
 
+def controller(replica: Replica, pool: Pool) -> str | None:
+    """The node that owns the queue of orphans; None: none does now."""
+    entity = replica.map.queue_by_id(pool.orphans)
+    return None if entity is None or entity.owner is None else replica.name_of(entity.owner)
+
+
 def _numbers(reading: Reading, queue_id: int) -> dict[str, int]:
     queue = reading.map.queue_by_id(queue_id)  # type: ignore[arg-type]
     track = None if queue is None else reading.replica.queue_track(queue)
@@ -193,9 +201,17 @@ def _numbers(reading: Reading, queue_id: int) -> dict[str, int]:
     return {"waiting": track.row.ready, "held": track.row.unacknowledged, "consumers": track.row.consumers}
 
 
+def oldest_s(reading: Reading, queue_ids: Iterable[int]) -> int | None:
+    """For how long the oldest request of these queues has waited; None: none waits, or its time is not known."""
+    queues = filter(None, map(reading.map.queue_by_id, queue_ids))  # type: ignore[arg-type]
+    tracks = filter(None, map(reading.replica.queue_track, queues))
+    heads = [track.row.head_ms for track in tracks if track.row.ready and track.row.head_ms is not None]
+    return max(0, reading.now_ms - min(heads)) // 1000 if heads else None
+
+
 def groups(reading: Reading, vhost: str, name: str) -> Listing[Group]:
     """The groups of a pool whose queues the user may read."""
-    pool = _find(reading, vhost, name)
+    pool = found_pool(reading, vhost, name)
     return _groups(reading, pool, reading.map.pools.groups(pool.pool_id))
 
 
@@ -221,7 +237,7 @@ def may_read(reading: Reading, pool: Pool, queue: str) -> bool:
 
 def group(reading: Reading, vhost: str, name: str, key: str) -> Document:
     """One group. Refused (404) without one of this key."""
-    pool = _find(reading, vhost, name)
+    pool = found_pool(reading, vhost, name)
     found = reading.map.pools.group(pool.pool_id, key)
     if found is None or not may_read(reading, pool, PoolNames(name).request_queue(key)):
         raise object_not_found()
@@ -247,6 +263,7 @@ def group_document(reading: Reading, pool: Pool, found: Group) -> Document:
         "generation": found.generation,
         "pinned": reading.map.pools.pinned(pool.pool_id, found.key),
         **numbers,
+        "oldest_s": oldest_s(reading, (found.queue_id,)),
     }
 
 
@@ -272,7 +289,7 @@ def _failure(reading: Reading, pool: Pool, key: str) -> tuple[int, str]:
 def workers(reading: Reading, vhost: str, name: str) -> Listing[Launch]:
     """Workers of a pool that were ordered, and are not gone, of keys whose queues the user may read; those that come by
     themselves are consumers only."""
-    pool = _find(reading, vhost, name)
+    pool = found_pool(reading, vhost, name)
     served = _served(reading)
     return Listing(
         [one for one in reading.map.pools.launches(pool.pool_id) if _may_see(reading, pool, one)],
@@ -284,7 +301,7 @@ def workers(reading: Reading, vhost: str, name: str) -> Listing[Launch]:
 
 def worker(reading: Reading, vhost: str, name: str, id: str) -> Document:
     """One. Refused (404) without one of this id."""
-    pool = _find(reading, vhost, name)
+    pool = found_pool(reading, vhost, name)
     launch = _launch(reading, pool, id)
     if not _may_see(reading, pool, launch):
         raise _no_worker(pool, id)
@@ -369,7 +386,7 @@ def declaration(said: Said, at_ms: int, vhost: str, name: str) -> c.DeclarePool:
 
 def change(reading: Reading, said: Said, vhost: str, name: str) -> list[c.AnyCommand]:
     """Of the settings that are said; nothing without any. Refused (400) for one that there is not."""
-    _find(reading, vhost, name)
+    found_pool(reading, vhost, name)
     unknown = sorted(set(said) - set(SETTINGS))
     if unknown:
         raise bad_request(f"no setting '{unknown[0][:64]}': known are {', '.join(SETTINGS)}")
@@ -391,7 +408,7 @@ def pause(paused: bool) -> Callable[[Reading, str, str], c.PausePool]:
     """Nothing begins, or it goes on. Refused (404) without the pool."""
 
     def command(reading: Reading, vhost: str, name: str) -> c.PausePool:
-        _find(reading, vhost, name)
+        found_pool(reading, vhost, name)
         return c.PausePool(at_ms=reading.now_ms, vhost=vhost, name=name, paused=paused)
 
     return command
@@ -401,7 +418,7 @@ def direction(word: GroupWord) -> Callable[[Reading, str, str, str], c.DirectGro
     """An operator's word about a key. Refused (404) without the pool, (400) for a key that it does not allow."""
 
     def command(reading: Reading, vhost: str, name: str, key: str) -> c.DirectGroup:
-        pool = _find(reading, vhost, name)
+        pool = found_pool(reading, vhost, name)
         if word in ("start", "pin") and not key_matches(pool.settings, key):
             raise bad_request(f"the keys of pool '{name[:255]}' do not allow '{key[:255]}'")
         return c.DirectGroup(at_ms=reading.now_ms, vhost=vhost, name=name, key=key, word=word)
@@ -412,7 +429,7 @@ def direction(word: GroupWord) -> Callable[[Reading, str, str, str], c.DirectGro
 def worker_stop(reading: Reading, vhost: str, name: str, id: str) -> list[c.AnyCommand]:
     """The worker gets no more requests, finishes what it holds, and ends: its controller sees to that. Nothing for one
     that is about to end. Refused (404) without the pool, or a worker of this id."""
-    pool = _find(reading, vhost, name)
+    pool = found_pool(reading, vhost, name)
     launch = _launch(reading, pool, id)
     controller = reading.map.queue_by_id(pool.orphans)
     if launch.retired or launch.revoked or controller is None:
@@ -430,5 +447,5 @@ def worker_stop(reading: Reading, vhost: str, name: str, id: str) -> list[c.AnyC
 
 def deletion(reading: Reading, vhost: str, name: str) -> c.DeletePool:
     """Refused (404) without the pool."""
-    _find(reading, vhost, name)
+    found_pool(reading, vhost, name)
     return c.DeletePool(at_ms=reading.now_ms, vhost=vhost, name=name, force=reading.query.get("force") == "true")

@@ -15,7 +15,6 @@ from typing import Any
 from msgspec.structs import asdict
 
 from clusterbroker.broker.stats.rows import QueueRow
-from clusterbroker.cluster.ids import LOCAL_NODE
 from clusterbroker.cluster.wiring.entities import Queue
 
 from .connections import consumer_document, deliveries
@@ -45,7 +44,9 @@ def listing(reading: Reading, vhost: str | None = None) -> Listing[QueueName]:
 
     if leader := reading.query.get("leader"):
         names = [
-            name for name in names if (owner := found(name).owner) is not None and _named(reading, owner) == leader
+            name
+            for name in names
+            if (owner := found(name).owner) is not None and reading.replica.name_of(owner) == leader
         ]
 
     def value_of(path: str) -> Callable[[QueueName], Any] | None:
@@ -85,8 +86,8 @@ def document(reading: Reading, queue: Queue) -> Document:
     """One queue, as in a list."""
     settings = reading.map.effective(queue)
     track = reading.replica.queue_track(queue)
-    owner = _named(reading, queue.owner) if queue.owner is not None else None
-    replicas, in_sync = ([_named(reading, node) for node in nodes] for nodes in (queue.replicas, queue.in_sync))
+    owner = reading.replica.name_of(queue.owner) if queue.owner is not None else None
+    replicas, in_sync = ([reading.replica.name_of(node) for node in nodes] for nodes in (queue.replicas, queue.in_sync))
     answer: Document = {
         **same(queue, "auto_delete", "durable", "epoch", "name", "paused", "paused_why", "queue_id", "vhost"),
         "arguments": plain_table(queue.arguments),
@@ -115,11 +116,6 @@ def document(reading: Reading, queue: Queue) -> Document:
     return answer
 
 
-def _named(reading: Reading, node: str) -> str:
-    """A node that was never in a cluster has no name in its wiring log; here it has the one it was started with."""
-    return reading.replica.node if node == LOCAL_NODE else node
-
-
 def _add_row(reading: Reading, answer: Document, queue: Queue, track: Track[QueueRow]) -> None:
     row = track.row
     for name, gauge in QUEUE_GAUGES.items():
@@ -146,7 +142,7 @@ def _add_row(reading: Reading, answer: Document, queue: Queue, track: Track[Queu
         answer["held_back"] = list(row.held_back)
     if track.idle_since_ms:
         answer["idle_since"] = moment(track.idle_since_ms)
-    answer["copies"] = [asdict(copy) | {"node": _named(reading, copy.node)} for copy in row.copies]
+    answer["copies"] = [asdict(copy) | {"node": reading.replica.name_of(copy.node)} for copy in row.copies]
     answer.update(reading.counted("lengths", (track,), DEPTH_FIELDS, gauge=True))
     answer["message_stats"] = reading.counted("msg_rates", (track,), QUEUE_FIELDS)
 

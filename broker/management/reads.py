@@ -15,7 +15,20 @@ import msgspec
 
 from clusterbroker.cluster.wiring.entities import DestinationKind
 
-from . import accounts, connections, definitions, exchanges, links, moves, nodes, pools, producers, queues, settings
+from . import (
+    accounts,
+    connections,
+    definitions,
+    exchanges,
+    links,
+    moves,
+    nodes,
+    pool_places,
+    pools,
+    producers,
+    queues,
+    settings,
+)
 from .nodes import Health
 from .paging import Document, Listing, answer, of_documents, reduced, wish
 from .principals import ADMINISTRATOR, MANAGEMENT, MONITORING, POLICYMAKER
@@ -170,6 +183,8 @@ READS: Final[tuple[Read, ...]] = (
     _one(_POOL + "/groups/{key}", "One group of a worker pool", pools.group),
     Read(_POOL + "/workers", "Workers of a pool that were started for it", pools.workers),
     _one(_POOL + "/workers/{id}", "One worker of a pool", pools.worker),
+    Read(_POOL + "/places", "Places where a pool's workers are started, and their room", pool_places.places,
+         MONITORING),
     Read("/api/bindings", "Bindings", lambda r: exchanges.binding_listing(exchanges.all_bindings(r))),
     Read("/api/bindings/{vhost}", "Bindings of a vhost",
          lambda r, vhost: exchanges.binding_listing(exchanges.all_bindings(r, vhost))),

@@ -41,7 +41,7 @@ from clusterbroker.broker.stats.rows import (
     QueueRow,
     emptied,
 )
-from clusterbroker.cluster.ids import LogIndex, NodeId, QueueId
+from clusterbroker.cluster.ids import LOCAL_NODE, LogIndex, NodeId, QueueId
 from clusterbroker.cluster.wiring import changes as told
 from clusterbroker.cluster.wiring.commands import AnyCommand, PutUser
 from clusterbroker.cluster.wiring.entities import Queue
@@ -396,6 +396,10 @@ class Replica:
         """The row of a node about itself."""
         member = self.members.get(node)
         return member.rows.get(("node", node)) if member is not None else None
+
+    def name_of(self, node: str) -> str:
+        """A node that was never in a cluster has no name in its wiring log; here it has the one it was started with."""
+        return self.node if node == LOCAL_NODE else node
 
     def node_names(self) -> list[str]:
         """All members; of a single node, itself."""

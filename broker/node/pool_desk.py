@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from clusterbroker.broker.node.pool_spans import PoolSpans
+from clusterbroker.broker.pools.fleet import Started
 from clusterbroker.broker.pools.group_queue import GroupQueue
 from clusterbroker.broker.pools.messages import (
     AskPool,
@@ -21,7 +23,7 @@ from clusterbroker.broker.pools.messages import (
     WorkerTold,
 )
 from clusterbroker.broker.pools.orphan_queue import OrphanQueue
-from clusterbroker.broker.pools.places import MEMORY, Place
+from clusterbroker.broker.pools.places import MEMORY, InUse, Place
 from clusterbroker.broker.pools.times import PoolTimes
 from clusterbroker.cluster.ids import LogIndex, NodeId
 from clusterbroker.cluster.wiring.levels import STARTED_WORKERS
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     import msgspec
 
     from clusterbroker.broker.node.ports import NodeCore
+    from clusterbroker.broker.node.watching import Watching
 
     class HubPort(Protocol):
         """The frames between this node and the others."""
@@ -50,6 +53,8 @@ if TYPE_CHECKING:
     class DeskNode(NodeCore, Protocol):
         """The node."""
 
+        watching: Watching
+
 
 FAILURES_MAX: Final = 1000
 """Keys whose failed starts are remembered, for what callers are told."""
@@ -64,9 +69,12 @@ class PoolDesk:
     def __init__(self, node: DeskNode) -> None:
         self._node = node
         self._told: dict[str, PlaceTold] = {}
+        self.in_use = InUse()
+        """Of this place; its foreman tells."""
         self._failures: dict[tuple[int, str], tuple[int, str]] = {}
         """(pool, key) -> until when its starts fail, and why they did last."""
         self._times: dict[LogIndex, PoolTimes] = {}
+        self.spans = PoolSpans(node)
         self._asking: dict[str, tuple[Mapping[str, int], Callable[[Launch], object]]] = {}
         """Spares that wait here for their keys, and workers of several keys for a change of these, from what they know
         (key -> index of its assignment)."""
@@ -125,6 +133,12 @@ class PoolDesk:
             found = self._times[of] = PoolTimes()
         return found
 
+    def started(self, pool: Pool, one: Started) -> None:
+        """A worker's start is over, says its controller here."""
+        if not one.failed:
+            self.times(pool.pool_id).start.note(round(1000 * one.took_s))
+        self.spans.started(pool, one, self._node.now_ms)
+
     def timed(self) -> Mapping[LogIndex, PoolTimes]:
         """Of all pools of which something is."""
         return self._times
@@ -132,11 +146,17 @@ class PoolDesk:
     def pool_ended(self, pool_id: LogIndex) -> None:
         """Nobody asks for its numbers any more."""
         self._times.pop(pool_id, None)
+        self.spans.pool_ended(pool_id)
 
     @property
     def templates(self) -> tuple[str, ...]:
         """Names of those that some member has."""
         return tuple(sorted({NOOP, *(name for told in self._told.values() for name in told.templates)}))
+
+    @property
+    def own_told(self) -> PlaceTold | None:
+        """Of this place; None: it has no templates."""
+        return self._told.get(self.own_place)
 
     def tell_place(self, told: PlaceTold) -> None:
         """This place is another one than before."""

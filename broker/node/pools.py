@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from clusterbroker.broker.pools.controller import key_of
 from clusterbroker.broker.pools.credentials import WorkerKey, user_of
+from clusterbroker.broker.pools.figures import NO_FIGURES, Figures
 from clusterbroker.broker.pools.group_queue import GroupQueue
 from clusterbroker.broker.pools.losses import poison_of
 from clusterbroker.broker.pools.orphan_queue import OrphanQueue
 from clusterbroker.broker.pools.passing_queue import PassingPoolQueue
+from clusterbroker.broker.pools.policy import EVICTIONS, START_FAILURES
 from clusterbroker.broker.pools.progress import Progress
 from clusterbroker.broker.pools.responder import answer_to
-from clusterbroker.broker.pools.times import PoolTimes, Times
+from clusterbroker.broker.pools.times import REQUESTS, PoolTimes, Times
 from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.queues.local_queue import LocalQueue
 from clusterbroker.broker.queues.producers import dead_letter_producer
@@ -32,7 +34,8 @@ if TYPE_CHECKING:
     from clusterbroker.broker.node.occupancy import Occupancy
     from clusterbroker.broker.node.pool_desk import PoolDesk
     from clusterbroker.broker.node.ports import NodeCore
-    from clusterbroker.broker.stats.pools import PoolRow
+    from clusterbroker.broker.pools.fleet import Fleet
+    from clusterbroker.broker.stats.pools import PlaceRow, PoolRow
 
     class PoolNode(NodeCore, Protocol):
         """The node."""
@@ -72,10 +75,11 @@ class NodePools:
         self.progress = Progress()
 
     def rows(self) -> tuple[PoolRow, ...]:
-        """Of the pools of which something died, or was timed, here, or whose starts fail."""
+        """Of the pools of which something died, or was timed, here, whose starts fail, or whose controller this is."""
         from clusterbroker.broker.stats.pools import (  # only a management process needs it
             FAILED_MAX,
             NO_TIMES,
+            PoolPlaceRow,
             PoolRow,
             TimesRow,
         )
@@ -87,15 +91,49 @@ class NodePools:
         timed, none = desk.timed(), PoolTimes()
         found = {pool_id for pool_id, _ in self.dead} | set(self.unheard) | set(self.poison) | set(timed)
         found |= {LogIndex(pool_id) for pool_id in desk.failing}
+        fleets = {
+            pool.pool_id: fleet for pool in self._node.map.pools.all() if (fleet := self._fleet(pool)) is not None
+        }
+        figures = {pool_id: fleet.figures(now_ms / 1000) for pool_id, fleet in fleets.items()}
+
+        def places(of: Figures) -> dict[str, PoolPlaceRow]:
+            return {
+                name: PoolPlaceRow(
+                    one.room_bytes, one.promised_bytes, one.workers, one.short,
+                    0 if one.suspended_s is None else round(1000 * one.suspended_s) - now_ms, one.why,
+                )
+                for name, one in of.places.items()
+            }  # fmt: skip
+
         return tuple(
             PoolRow(
                 pool_id, _of(self.answered, pool_id), _of(self.dead, pool_id), self.unheard[pool_id],
                 self.poison[pool_id], row(times.wait), row(times.service), row(times.start),
                 {key: (until_ms - now_ms, why) for key, until_ms, why in islice(desk.failed(pool_id), FAILED_MAX)},
+                times.counts[REQUESTS], times.counts[EVICTIONS], times.counts[START_FAILURES],
+                dict(of.workers), places(of), of.version,
             )
-            for pool_id in sorted(found)
-            for times in (timed.get(pool_id, none),)
+            for pool_id in sorted(found | set(figures))
+            for times, of in ((timed.get(pool_id, none), figures.get(pool_id, NO_FIGURES)),)
         )  # fmt: skip
+
+    def _fleet(self, pool: Pool) -> Fleet | None:
+        """None: the controller is elsewhere, or its workers come by themselves."""
+        orphans = self._node.queues.get(pool.orphans)
+        return orphans.fleet if isinstance(orphans, OrphanQueue) else None
+
+    def place(self) -> PlaceRow | None:
+        """This node, where workers are started."""
+        from clusterbroker.broker.stats.pools import PlaceRow, TemplateRow  # likewise
+
+        told, use = self._node.pool_desk.own_told, self._node.pool_desk.in_use
+        if told is None:
+            return None
+        templates = {
+            name: TemplateRow(one.version, one.driver, one.max_workers, one.memory_bytes, told.suspends(one))
+            for name, one in told.templates.items()
+        }
+        return PlaceRow(templates, told.memory_bytes, use.used_bytes, use.running, use.starting, told.alarm)
 
     # -- what the map says --------------------------------------------------------------------------------------
 
@@ -194,8 +232,11 @@ class NodePools:
         vhost = self._node.vhosts.get(queue.entity.vhost)
         if part is None or key is None or vhost is None or pools.group(part.pool_id, key) is None:
             return None
-        target = vhost.queues.get(pools.names(part.pool_id).request_queue(key))
-        return None if target is None or target.deleted else (message, (target,))
+        target, pool = vhost.queues.get(pools.names(part.pool_id).request_queue(key)), pools.get(part.pool_id)
+        if target is None or target.deleted or pool is None:
+            return None
+        self._node.pool_desk.spans.moved(pool, key, queue, message)
+        return message, (target,)
 
     def answer(self, queue: LocalQueue, request: Message, number: int, ticket: Ticket) -> None:
         """Says to the caller of a request what became of it, under this number."""
@@ -209,12 +250,12 @@ class NodePools:
             return
         self._keep_poison(queue, pool, request, number, ticket)
         self.dead[pool.pool_id, answer.reason] += 1
-        if answer.message is None:
-            return
-        if self._say(queue, pool, answer.reply_to, answer.message, number, ticket):
+        heard = answer.message is not None and self._say(queue, pool, answer.reply_to, answer.message, number, ticket)
+        if heard:
             self.answered[pool.pool_id, answer.reason] += 1
-        else:
+        elif answer.message is not None:
             self.unheard[pool.pool_id] += 1
+        self._node.pool_desk.spans.answered(pool, request, answer.reason, heard)
 
     def _why(self, pool: Pool, request: Message) -> str:
         key = key_of(request.routing_key)

@@ -5,6 +5,8 @@
     deliver   it was handed to a client
     settle    from there until that client has acknowledged, rejected or returned it, or went
 
+What the broker itself does with requests of worker pools has spans too (`pool_spans`).
+
 A trace is that of the message's header `traceparent` (W3C Trace Context): its publisher began it, and decided its
 sampling. Publish and deliver are children of the publisher's span, commit of publish, settle of deliver. A message
 without that header may be chosen by chance (`sampled`): then the trace begins here, and the message gets the header,
@@ -203,6 +205,17 @@ class Spans:
         attributes = about | {"messaging.operation.name": "settle", "clusterbroker.outcome": outcome}
         self._emit(f"settle {queue}", "internal", context, self._id(64), began_ns, attributes)
 
+    # -- steps of the broker itself (`broker.node.pool_spans`)
+
+    def of(self, message: Message) -> Context | None:
+        """The trace of a message whose steps are to be told; None: they are not."""
+        context = _context(message) if HEADER in message.header else None
+        return context if context is not None and self._allowed() else None
+
+    def step(self, name: str, context: Context, began_ms: int, about: Attributes, failed: str = "") -> None:
+        """Something began then, ms since 1970, and has just come to its end."""
+        self._emit(name, "internal", context, self._id(64), 1_000_000 * began_ms, about, failed)
+
     # -- what all have
 
     def _emit(
@@ -216,18 +229,23 @@ class Spans:
     def _about(self, channel: Any, operation: str, message: Message, properties: Properties) -> Attributes:
         connection = channel.connection
         host, _, port = connection.peer.rpartition(":")
+        about = self.about(operation, message, channel.vhost_name, properties)
+        about |= {"network.peer.address": host.strip("[]"), "clusterbroker.user": connection.user}
+        if port.isdigit():
+            about["network.peer.port"] = int(port)
+        return about
+
+    def about(self, operation: str, message: Message, vhost: str, properties: Properties | None = None) -> Attributes:
+        """A message, whoever is at work with it."""
+        properties = properties_of(message) if properties is None else properties
         about: Attributes = {
             "messaging.system": "rabbitmq",
             "messaging.operation.name": operation,
             "messaging.rabbitmq.destination.routing_key": _text(message.routing_key),
             "messaging.message.body.size": message.body_length,
-            "network.peer.address": host.strip("[]"),
             "clusterbroker.node": self._node,
-            "clusterbroker.vhost": channel.vhost_name,
-            "clusterbroker.user": connection.user,
+            "clusterbroker.vhost": vhost,
         }
-        if port.isdigit():
-            about["network.peer.port"] = int(port)
         if properties.message_id is not None:
             about["messaging.message.id"] = _encodable(properties.message_id)
         if properties.correlation_id is not None:

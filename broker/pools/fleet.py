@@ -19,15 +19,17 @@ times out as others do.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
 from clusterbroker.broker.pools.explaining import Document, Explanation
 from clusterbroker.broker.pools.facts import GroupFacts, GroupState, PoolFacts, WorkerFacts, WorkerState
+from clusterbroker.broker.pools.figures import Figures, by_state, of_places
 from clusterbroker.broker.pools.holdings import Holdings, of_seat, seat_of
 from clusterbroker.broker.pools.messages import GroupTold, KeyFailed, SpareTold, StartsFail, TemplateTold, WorkerTold
-from clusterbroker.broker.pools.orders import Assign, Fail, Launch, Order, Retire, Stop
+from clusterbroker.broker.pools.orders import Assign, Fail, Launch, Order, Ordered, Retire, Stop
 from clusterbroker.broker.pools.places import Place, chosen, is_there, rooms, settings_of, there
 from clusterbroker.broker.pools.policy import Gone, Policy
 from clusterbroker.cluster.wiring.pool_entities import NO_KEY, NOOP, Assignment, Pool
@@ -40,17 +42,6 @@ LOST_PLACE_S: Final = 30.0
 NO_TEMPLATE: Final = TemplateTold("", "")
 """Of a controller that never saw one: no place starts anything by it."""
 BATCH: Final = 100
-
-
-class Ordered(NamedTuple):
-    """A command that is due. `launch`: (number, key, place, version) each; `assign`, and those about keys of workers
-    that serve several: (id, key); else worker ids."""
-
-    kind: Literal["launch", "assign", "retire", "revoke", "retire_keys", "revoke_keys"]
-    launches: tuple[tuple[str, str, str, str], ...] = ()
-    workers: tuple[str, ...] = ()
-    why: str = ""
-    assigned: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(slots=True)
@@ -75,14 +66,17 @@ class _Known:
     why: str = ""
 
 
-@dataclass(slots=True)
-class Figures:
-    """Of a pool at its controller, for people."""
+class Started(NamedTuple):
+    """A worker's start is over."""
 
-    workers: dict[str, int] = field(default_factory=dict)
-    """By state."""
-    failed: dict[str, str] = field(default_factory=dict)
-    """Key -> why its starts fail."""
+    key: str
+    """NO_KEY: a spare."""
+    worker_id: str
+    place: str
+    took_s: float
+    """From its order; of a spare that has its key from that."""
+    failed: str = ""
+    """Why it ended before it was ready; empty: it is ready."""
 
 
 class Fleet:
@@ -119,8 +113,10 @@ class Fleet:
         self._wakes = True
         self.commands: list[Ordered] = []
         self.fails: list[StartsFail] = []
-        self.starts_s: list[float] = []
-        """How long workers took to get ready, from their orders; spares also from their keys."""
+        self.counts: Counter[str] = Counter()
+        """Of the policy, since they were taken."""
+        self.starts: list[Started] = []
+        """Workers that got ready, or were gone before, unasked."""
         for launch in table.launches(pool.pool_id):
             self._know(launch, now_s).whole = False
             for one in table.assignments(launch.launch_id):
@@ -180,7 +176,7 @@ class Fleet:
             self._ends.append(Gone(told.key, seat, launch.place, ready=False, asked=False, detail=told.why))
         self._wakes = True
 
-    def launch_ended(self, launch: LaunchEntity, exit_status: int | None, peak_bytes: int) -> None:
+    def launch_ended(self, launch: LaunchEntity, exit_status: int | None, peak_bytes: int, now_s: float) -> None:
         """Its place has said that it is gone."""
         known = self._known.pop(launch.launch_id, None)
         self._absent.pop(launch.launch_id, None)
@@ -202,6 +198,9 @@ class Fleet:
                 self._ends.append(Gone(key, seat, launch.place, served, asked, detail=detail))
             asked = True
         self._ends.append(Gone(launch.key, launch.launch_id, launch.place, ready, asked, peak_bytes, detail))
+        if not (ready or asked) and known.whole:
+            took_s = now_s - known.ordered_s
+            self.starts.append(Started(launch.key, launch.launch_id, launch.place, took_s, detail))
 
     def told(self, group: GroupTold, now_s: float) -> None:
         """By the owner of a group's queue."""
@@ -247,7 +246,7 @@ class Fleet:
         if took_s is not None:
             self._readies.append((group.key, launch.place, took_s))
             if took_s:
-                self.starts_s.append(took_s)
+                self.starts.append(Started(group.key, launch.launch_id, launch.place, took_s))
         if launch.retired or known.leaving is not None:
             self._dirty[NO_KEY] = None
 
@@ -314,7 +313,7 @@ class Fleet:
         """It is ready. What a key costs to start a spare does not say, nor does an order of unknown time."""
         took_s = now_s - known.ordered_s if known.whole else 0.0
         if known.whole:
-            self.starts_s.append(took_s)
+            self.starts.append(Started(launch.key, launch.launch_id, launch.place, took_s))
         self._readies.append((launch.key, launch.place, 0.0 if was_spare else took_s))
 
     # -- the log's answers --------------------------------------------------------------------------------------
@@ -358,17 +357,16 @@ class Fleet:
         """Of the last step, in groups that were measured."""
         return 0 if self._policy is None else self._policy.effort
 
-    @property
-    def figures(self) -> Figures:
-        """Of now."""
-        figures = Figures()
-        for group in self._facts.values():
-            for worker in group.workers:
-                figures.workers[worker.state.value] = figures.workers.get(worker.state.value, 0) + 1
-        launches = self._table.launches_of(self.pool.pool_id, NO_KEY)
-        if spares := sum(map(self._table.is_free, launches)):
-            figures.workers["spare"] = spares
-        return figures
+    def figures(self, now_s: float) -> Figures:
+        """For people."""
+        workers = by_state(
+            (worker.state, self._table.is_free(launch), worker.held)
+            for launch in self._table.launches(self.pool.pool_id)
+            for worker in (self._worker(launch, frozenset(), now_s),)
+        )
+        books, suspended = ({}, {}) if self._policy is None else (self._policy.placement.books, self._policy.suspended)
+        version = "" if self._template is None else self._template.version
+        return Figures(workers, of_places(books, suspended, now_s), version)
 
     def explained(self, wanted: Callable[[str], bool], now_s: float) -> Document:
         """Reasons of the last step, of the pool and of keys that are wanted; empty: there was no step."""
@@ -410,6 +408,8 @@ class Fleet:
             self._spares(places, now_s), self._table.spares(self.pool.pool_id) if template.version else 0, len(strays),
         )  # fmt: skip
         orders += policy.step(facts, now_s)
+        self.counts.update(policy.counts)
+        policy.counts.clear()
         self._take(orders, now_s)
         self._end_lost(launches, places, now_s)
         self._end_absent(now_s)

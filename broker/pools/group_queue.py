@@ -30,7 +30,7 @@ from clusterbroker.broker.pools.passing_queue import AGAIN_MS
 from clusterbroker.broker.pools.ports import PoolHost
 from clusterbroker.broker.pools.request_dispatch import RequestDispatch
 from clusterbroker.broker.pools.sticky import STICKY_BYTES, sticks_to
-from clusterbroker.broker.pools.times import Followed
+from clusterbroker.broker.pools.times import Arrivals, Followed
 from clusterbroker.broker.queues.dead_lettering.death import Reason
 from clusterbroker.broker.queues.dead_lettering.dropped import is_over
 from clusterbroker.broker.queues.modification import Modification
@@ -63,8 +63,8 @@ class GroupQueue(Queue):
     dispatching = RequestDispatch
     dispatch: RequestDispatch
     __slots__ = (
-        "_again_ms", "_ages_ms", "_busy_ms", "_closed_for", "_draining", "_failing_ms", "_followed", "_measured",
-        "_ordered", "_part", "_retires", "_seen", "_service_ms", "_told", "_told_ms", "node",
+        "_again_ms", "_ages_ms", "_arrivals", "_busy_ms", "_closed_for", "_draining", "_failing_ms", "_followed",
+        "_measured", "_ordered", "_part", "_retires", "_seen", "_service_ms", "_told", "_told_ms", "node",
     )  # fmt: skip
 
     def __init__(
@@ -81,8 +81,8 @@ class GroupQueue(Queue):
         self._draining = False
         self._failing_ms = 0
         self._retires = False
-        self._forget_measures(now_ms)
         super().__init__(entity, settings, ring, node, now_ms)
+        self._forget_measures(now_ms)
         self.dispatch.suspects.alone = self._is_alone
         self.launches_changed()
 
@@ -108,6 +108,7 @@ class GroupQueue(Queue):
         self._told: GroupTold | None = None
         self._told_ms = 0
         self._followed: Followed | None = None
+        self._arrivals = Arrivals(self.ring)
 
     def begin_epoch(self, now_ms: int) -> None:
         super().begin_epoch(now_ms)
@@ -132,6 +133,14 @@ class GroupQueue(Queue):
                 self.dead_letters.give_up(seq, message, "expired")
             elif self.subscriptions and (worker := sticks_to(message)):
                 self.dispatch.keep(seq, worker)
+
+    def publish_numbered(
+        self, producer: bytes, numbers: Sequence[int], messages: Sequence[Message], ticket: Ticket | None, now_ms: int
+    ) -> None:
+        before = self.ring.published
+        super().publish_numbered(producer, numbers, messages, ticket, now_ms)
+        if self.keeps_times_of(producer):
+            self._arrivals.move(before)
 
     def publish_records(self, records: bytes | memoryview, ticket: Ticket, now_ms: int) -> int:
         if self.subscriptions and STICKY_BYTES in bytes(records):
@@ -193,6 +202,7 @@ class GroupQueue(Queue):
         if self._followed is None:  # what is there already came whenever
             self._followed = Followed(self.ring)
         self._followed.look(self.node.pool_desk.times, pool.pool_id, now_ms)
+        self._arrivals.look(self.node.pool_desk.times, pool.pool_id)
         self._tell(pool, now_ms)
         if not self._ordered and now_ms >= self._again_ms:
             self._live(pool, group, pinned, now_ms)

@@ -29,6 +29,8 @@ class TemplateTold(msgspec.Struct, frozen=True, array_like=True):
     driver: str
     max_workers: Whole = 0
     memory_bytes: Whole = 0
+    endpoint: Text = ""
+    """Where its driver is asked: a key of `PlaceTold.suspended`. Empty: of a member that does not tell it."""
 
 
 class PoolMessage(msgspec.Struct, frozen=True, array_like=True):
@@ -42,9 +44,13 @@ class PlaceTold(PoolMessage, frozen=True, tag=130):
     memory_bytes: Whole = 0
     """Of the machine; 0: not known."""
     suspended: dict[str, Text] = {}
-    """Driver -> why nothing can be started there."""
+    """Endpoint of a driver -> why nothing can be started there."""
     alarm: bool = False
     """The machine is short of memory."""
+
+    def suspends(self, template: TemplateTold) -> str:
+        """Why nothing of a template can be started here; empty: it can."""
+        return self.suspended.get(template.endpoint or template.driver, "")
 
 
 class GroupTold(PoolMessage, frozen=True, tag=131):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,3 +74,14 @@ class SuspendPlace:
 
 
 Order: TypeAlias = Launch | Assign | Retire | Stop | Evict | Fail | SuspendPlace
+
+
+class Ordered(NamedTuple):
+    """A command that is due. `launch`: (number, key, place, version) each; `assign`, and those about keys of workers
+    that serve several: (id, key); else worker ids."""
+
+    kind: Literal["launch", "assign", "retire", "revoke", "retire_keys", "revoke_keys"]
+    launches: tuple[tuple[str, str, str, str], ...] = ()
+    workers: tuple[str, ...] = ()
+    why: str = ""
+    assigned: tuple[tuple[str, str], ...] = ()

@@ -12,9 +12,11 @@ from typing import Final
 
 from clusterbroker.broker.pools.controller import Controller
 from clusterbroker.broker.pools.explaining import Document
-from clusterbroker.broker.pools.fleet import Fleet, Ordered
+from clusterbroker.broker.pools.fleet import Fleet
 from clusterbroker.broker.pools.messages import ControllerTold, GroupTold, SpareTold, WorkerTold
+from clusterbroker.broker.pools.orders import Ordered
 from clusterbroker.broker.pools.passing_queue import AGAIN_MS, PassingPoolQueue
+from clusterbroker.broker.pools.times import Arrivals
 from clusterbroker.broker.queues.dead_lettering.death import Reason
 from clusterbroker.broker.queues.dead_lettering.dropped import died_of
 from clusterbroker.cluster.errors import NotFound, Unavailable
@@ -44,11 +46,12 @@ nine tenths of the node to messages."""
 class OrphanQueue(PassingPoolQueue):
     """See the module."""
 
-    __slots__ = ("_controller", "_rest_ms", "_step_ms", "_stepped_ms", "fleet")
+    __slots__ = ("_arrivals", "_controller", "_rest_ms", "_step_ms", "_stepped_ms", "fleet")
 
     def _begin(self) -> None:
         super()._begin()
         self._controller: Controller | None = None
+        self._arrivals = Arrivals(self.ring)
         self._step_ms: int | None = None
         self._stepped_ms = 0
         self._rest_ms = STEP_MS
@@ -93,6 +96,7 @@ class OrphanQueue(PassingPoolQueue):
         controller = self._controller
         if controller is None:
             return
+        self._arrivals.look(self.node.pool_desk.times, self._part.pool_id)
         while controller.leaving and self._has_room:
             seq, reason = controller.leaving.popleft()
             if self.ring.set_aside(seq):
@@ -216,7 +220,7 @@ class OrphanQueue(PassingPoolQueue):
     def launch_ended(self, launch: Launch, exit_status: int | None, peak_bytes: int) -> None:
         """It is gone."""
         if self.fleet is not None:
-            self.fleet.launch_ended(launch, exit_status, peak_bytes)
+            self.fleet.launch_ended(launch, exit_status, peak_bytes, self.node.now_ms / 1000)
             self.ring.mark()
 
     def _scale(self, fleet: Fleet) -> None:
@@ -233,9 +237,11 @@ class OrphanQueue(PassingPoolQueue):
         self._rest_ms = max(STEP_MS, int(fleet.effort * STEP_MS_A_GROUP))
         next_s = fleet.next_s(now_ms / 1000)
         self._step_ms = None if next_s is None else int(next_s * 1000)
-        took, fleet.starts_s = fleet.starts_s, []
-        for took_s in took:
-            desk.times(pool_id).start.note(round(1000 * took_s))
+        starts, fleet.starts = fleet.starts, []
+        for one in starts:
+            desk.started(fleet.pool, one)
+        desk.times(pool_id).counts.update(fleet.counts)
+        fleet.counts.clear()
         fails, fleet.fails = fleet.fails, []
         for told in fails:
             desk.tell_failure(told)

@@ -15,6 +15,14 @@ MEMORY: Final = 256 * MIB
 """Of a worker whose template promises none."""
 
 
+class InUse(NamedTuple):
+    """Of all pools at a place, as its foreman sees it."""
+
+    running: int = 0
+    starting: int = 0
+    used_bytes: int = 0
+
+
 class Place(NamedTuple):
     """A place as the controller's node knows it."""
 
@@ -55,7 +63,7 @@ def rooms(
             name,
             memory=max(0, (place.told.memory_bytes or ROOM_UNKNOWN) - place.others_bytes - left[name] * each),
             workers_max=max(0, own.max_workers - left[name]) if own.max_workers else None,
-            suspended=not place.alive or own.driver in place.told.suspended,
+            suspended=not place.alive or bool(place.told.suspends(own)),
             alarm=place.told.alarm,
         )
     return rooms

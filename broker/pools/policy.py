@@ -25,6 +25,7 @@ take-over nothing is retired or evicted*: what this policy does not know yet may
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
@@ -46,10 +47,9 @@ ROOM_TRIES: Final = 16
 """Keys of a step for which room is looked for in vain, of the starved ones and of the others."""
 VICTIMS_MAX: Final = 20
 """Keys of a step for which workers are retired: each is a look at all workers of all places."""
-
-
 LOOK_EFFORT: Final = 200
 """Of a look at all workers of all places: in groups that are measured."""
+EVICTIONS, START_FAILURES = "evictions", "start_failures"
 PARKED_PART: Final = 10
 """Groups at rest that wait for a worker cost as much as one that is measured."""
 
@@ -110,7 +110,10 @@ class Policy:
         self._restless = True
         self.effort = 0
         """Of the last step: groups that were measured, and looks at places."""
-        self._suspended: dict[str, float] = {}
+        self.suspended: dict[str, tuple[float, str]] = {}
+        """Places where nothing is started: until when, and why."""
+        self.counts: Counter[str] = Counter()
+        """EVICTIONS, and START_FAILURES; whoever takes them clears it."""
 
     def fail_as(self, before: Policy) -> None:
         """Back-off, runs of failures and suspended places are those of a policy of other settings."""
@@ -118,7 +121,7 @@ class Policy:
         if self.shared is not None:
             self.shared.failures = before.failures
         self.failures.failures_max = self.settings.start_failures_max
-        self._timed_out, self._suspended = before._timed_out, before._suspended
+        self._timed_out, self.suspended = before._timed_out, before.suspended
 
     # ---- questions ----
 
@@ -167,7 +170,7 @@ class Policy:
         if took_s:
             self.costs.learn_start(key, took_s)
         self.costs.seen(key, place, now_s)
-        self._suspended.pop(place, None)
+        self.suspended.pop(place, None)
         self._wake(key)
 
     def worker_gone(self, gone: Gone, now_s: float) -> list[Order]:
@@ -191,6 +194,7 @@ class Policy:
         self._wake(key)
 
     def _failed(self, key: str, place: str, detail: str, now_s: float) -> list[Order]:
+        self.counts[START_FAILURES] += 1
         until_s = self.failures.failed_start(key, place, detail, now_s)
         if until_s is None:
             return []
@@ -250,7 +254,7 @@ class Policy:
             stopped = {order.worker for order in orders if isinstance(order, Stop)}
             orders += self._share(self.shared, awake, facts, retired, stopped, now_s)
             return orders
-        self.placement.open(facts, set(self._suspended), retired)
+        self.placement.open(facts, set(self.suspended), retired)
         self.spares.open(facts, {order.worker for order in late if isinstance(order, Stop)})
         most = self.settings.max_workers - sum(len(group.workers) for group in facts.groups.values()) - facts.strays
         if self.is_settled(now_s):
@@ -261,7 +265,7 @@ class Policy:
                 orders += self._evict(victim, place, "", facts)
         for group in awake:
             self._rest(group, facts, now_s)
-        self._restless |= self.spares.restless(now_s, bool(self._suspended))
+        self._restless |= self.spares.restless(now_s, bool(self.suspended))
         return orders
 
     def _forget(self, facts: PoolFacts, now_s: float) -> None:
@@ -314,15 +318,15 @@ class Policy:
 
     def _suspend(self, facts: PoolFacts, now_s: float) -> Iterator[Order]:
         """A place whose starts fail for all keys is suspended, not the keys."""
-        self._suspended = {place: until_s for place, until_s in self._suspended.items() if now_s < until_s}
+        self.suspended = {place: found for place, found in self.suspended.items() if now_s < found[0]}
         for name in facts.places:
             others = any(
-                other != name and not (place.suspended or place.alarm or other in self._suspended)
+                other != name and not (place.suspended or place.alarm or other in self.suspended)
                 for other, place in facts.places.items()
             )
-            if name not in self._suspended and (found := self.failures.suspend(name, others, now_s)) is not None:
+            if name not in self.suspended and (found := self.failures.suspend(name, others, now_s)) is not None:
                 until_s, detail = found
-                self._suspended[name] = until_s
+                self.suspended[name] = found
                 yield SuspendPlace(name, until_s, detail)
 
     def _stops(self, group: GroupFacts, now_s: float) -> Iterator[Order]:
@@ -476,7 +480,7 @@ class Policy:
     ) -> Iterator[Order]:  # fmt: skip
         """`_starts` and what follows it, where workers serve several keys: their groups take no room at places."""
         settled = self.is_settled(now_s)
-        self.placement.open(replace(facts, groups={}), set(self._suspended), set())
+        self.placement.open(replace(facts, groups={}), set(self.suspended), set())
         shared.open(facts, stopped, retired)
         left = self.settings.max_workers - len(facts.spares) - facts.strays
         wishes: list[Wish] = []
@@ -493,6 +497,7 @@ class Policy:
             elif isinstance(order, Launch):
                 left -= 1
             elif isinstance(order, Retire) and order.key != NO_KEY:
+                self.counts[EVICTIONS] += 1
                 self._gives_way(facts.groups[order.key], {order.worker})
             if order is not None:
                 yield order
@@ -506,11 +511,12 @@ class Policy:
             for order in shared.over_committed(idle_s):
                 for key in shared.keys_of(order.worker):
                     group = facts.groups[key]
+                    self.counts[EVICTIONS] += 1
                     self._gives_way(group, {one.id for one in group.workers if one.host == order.worker})
                 yield order
         for group in awake:
             self._rest(group, facts, now_s)
-        self._restless |= shared.restless(now_s, bool(self._suspended))
+        self._restless |= shared.restless(now_s, bool(self.suspended))
 
     def _gives_way(self, group: GroupFacts, leaving: set[str]) -> None:
         """A group that is left without a worker is not started again without a message."""
@@ -559,6 +565,7 @@ class Policy:
         return not group.busy and not group.pinned and self.idle_s(group.key, now_s) >= EVICT_IDLE_S
 
     def _evict(self, victim: Victim, place: str, wanted_by: str, facts: PoolFacts) -> Iterator[Order]:
+        self.counts[EVICTIONS] += 1
         if victim.whole:
             self._gives_way(facts.groups[victim.key], {worker.id for worker in victim.workers})
         self._wake(victim.key)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
+from clusterbroker.broker.pools.fleet import Started
 from clusterbroker.broker.pools.messages import GroupTold, StartsFail, WorkerTold
 from clusterbroker.broker.pools.places import Place
 from clusterbroker.broker.pools.times import PoolTimes
@@ -45,6 +46,9 @@ class Desk(Protocol):
 
     def ask(self, pool_id: int) -> None:
         """A controller begins here: all tell what they know."""
+
+    def started(self, pool: Pool, one: Started) -> None:
+        """A worker's start is over, says its controller here."""
 
     def times(self, pool_id: int) -> PoolTimes:
         """What is counted here of a pool."""

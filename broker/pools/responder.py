@@ -8,6 +8,7 @@ The answer goes to `reply_to` over the default exchange, with the request's corr
     x-pool, x-key      of the request
     x-detail           the same in a sentence
     x-delivery-count   how often it came back after a failure, as its last worker was told; 0: also if no worker had it
+    traceparent        the request's, if it had one: the answer's delivery is in its caller's trace
 
 Only a request whose publisher may hear it there is answered (flag ANSWERABLE, `broker.access.pool_requests`).
 
@@ -37,6 +38,8 @@ STATUS: Final = "x-status"
 POOL: Final = "x-pool"
 KEY: Final = "x-key"
 DETAIL: Final = "x-detail"
+TRACE: Final = "traceparent"
+TRACE_MAX: Final = 255
 DETAILS: Final = {
     "expired": "nobody took the request within its time",
     "maxlen": "too many requests wait for this key",
@@ -83,6 +86,9 @@ def answer_to(pool: Pool, request: Message, now_ms: int, why: str = "") -> Answe
         DETAIL: f"{detail}: {why}" if why and reason == "start_failed" else detail,
         COUNT: _count(pool, headers),
     }
+    trace = headers.get(TRACE)
+    if isinstance(trace, (str, bytes)) and len(trace) <= TRACE_MAX:
+        said[TRACE] = trace
     about = Properties(correlation_id=properties.correlation_id, type=ERROR, headers=said, delivery_mode=2)
     return Answer(reason, reply_to, new_message("", reply_to, about, b"", now_ms))
 

@@ -1,4 +1,5 @@
-"""How long requests of a pool wait and are worked on, and how long workers take to start: counts by duration (pure).
+"""How long requests of a pool wait and are worked on, and how long workers take to start: counts by duration; and how
+many requests came, starts failed, and groups made room (pure).
 
 Nothing is kept per request. Of each key one request is followed at a time: the newest of a turn in which none is. When
 it has left, the next one is chosen, whatever that one took. So slow requests are neither more nor less likely to be
@@ -8,11 +9,15 @@ counted than others, and a turn of a group costs the same, however many requests
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable
+from typing import Final
 
 from clusterbroker.broker.pools.time_bounds import BOUNDS_MS
 from clusterbroker.broker.queues.ring import Ring
 from clusterbroker.broker.queues.states import READY, UNACKED
+
+REQUESTS: Final = "requests"
 
 
 class Times:
@@ -34,7 +39,7 @@ class Times:
 class PoolTimes:
     """Of one pool at one node."""
 
-    __slots__ = ("service", "start", "wait")
+    __slots__ = ("counts", "service", "start", "wait")
 
     def __init__(self) -> None:
         self.wait = Times()
@@ -43,6 +48,31 @@ class PoolTimes:
         """From there until it was settled."""
         self.start = Times()
         """Of workers, from their order to readiness."""
+        self.counts: Counter[str] = Counter()
+        """REQUESTS, and what the policy counts."""
+
+
+class Arrivals:
+    """Of a queue that is owned here: requests that are new in their pool."""
+
+    __slots__ = ("_moved", "_ring", "_seen")
+
+    def __init__(self, ring: Ring) -> None:
+        self._ring = ring
+        self._seen = ring.published
+        """What was there before was counted by who owned the queue then."""
+        self._moved = 0
+
+    def move(self, before: int) -> None:
+        """All that came since `published` stood there was moved: its pool has counted it before."""
+        self._moved += self._ring.published - before
+
+    def look(self, times: Callable[[int], PoolTimes], pool_id: int) -> None:
+        """In each turn. `times` of the pool are asked for when there are some to count."""
+        new = self._ring.published - self._seen - self._moved
+        if new:
+            times(pool_id).counts[REQUESTS] += new
+        self._seen, self._moved = self._ring.published, 0
 
 
 class Followed:

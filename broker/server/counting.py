@@ -191,6 +191,7 @@ def node_row(shell: ServerPort, started_at_ms: int, lag_ms: float) -> NodeRow:
         routes_refused=node.labour.refused,
         bridges=() if shell.bridges is None else tuple(shell.bridges.counted()),
         pools=node.pools.rows(),
+        place=node.pools.place(),
         **_of_journal(shell.storage.journal),
         **_of_scrub(shell.scrub),
         **_of_member(shell),
@@ -333,7 +334,7 @@ def _queue_row(
     queue: LocalQueue, capacity: float, copies: tuple[CopyLag, ...], held_back: tuple[int, ...]
 ) -> QueueRow:  # fmt: skip
     ring = queue.ring
-    subscriptions = queue.subscriptions
+    subscriptions, head = queue.subscriptions, ring.head_message()
     return QueueRow(
         queue_id=queue.entity.queue_id,
         epoch=queue.entity.epoch,
@@ -348,7 +349,8 @@ def _queue_row(
         memory_bytes=ring.resident_bytes,
         consumers=len(subscriptions),
         consumer_capacity=capacity,
-        head_timestamp_s=_stamped(ring.head_message()),
+        head_timestamp_s=_stamped(head),
+        head_ms=None if head is None else head.time_ms or None,
         exclusive_consumer_tag=next(filter(None, map(_tag, subscriptions)), None) if subscriptions.exclusive else None,
         single_active_consumer_tag=_tag(subscriptions.active),
         messages=queue_totals(ring),

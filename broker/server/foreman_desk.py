@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from clusterbroker.broker.foreman.frames import GoneRow, LaunchRow, PlaceRow, WorkerRow
 from clusterbroker.broker.foreman.spec import WorkerSpec
 from clusterbroker.broker.pools.messages import PlaceTold, TemplateTold, WorkerTold
+from clusterbroker.broker.pools.places import InUse
 from clusterbroker.cluster.ids import LOCAL_NODE, Incarnation, NodeId
 from clusterbroker.cluster.wiring.commands import WorkersGone
 from clusterbroker.cluster.wiring.pool_commands import Ended
@@ -207,12 +208,16 @@ class ForemanDesk:
         if not link.templates:
             return
         templates = {
-            name: TemplateTold(one.version, one.driver, _whole(one.max_workers), _whole(one.memory_bytes))
+            name: TemplateTold(
+                one.version, one.driver, _whole(one.max_workers), _whole(one.memory_bytes), one.endpoint[:TEXT_MAX]
+            )
             for name, one in link.templates.items()
         }
         row: PlaceRow | None = link.place
-        suspended = {} if row is None else {driver: why[:TEXT_MAX] for driver, why in row.suspended.items()}
+        suspended = {} if row is None else {where[:TEXT_MAX]: why[:TEXT_MAX] for where, why in row.suspended.items()}
         told = PlaceTold(templates, 0 if row is None else _whole(row.memory_bytes), suspended, "memory" in node.alarms)
+        if row is not None:
+            node.pool_desk.in_use = InUse(_whole(row.running), _whole(row.starting), _whole(row.used_bytes))
         node.pool_desk.tell_place(told)
 
     def _tell_again(self, pool_id: int) -> None:

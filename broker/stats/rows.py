@@ -30,7 +30,7 @@ import msgspec
 
 from clusterbroker.broker.stats.bridges import BridgeRow
 from clusterbroker.broker.stats.links import ClientLink, RecoverableRow, SessionWindows, SuspendedRow
-from clusterbroker.broker.stats.pools import PoolRow as PoolRow
+from clusterbroker.broker.stats.pools import PlaceRow, PoolRow
 from clusterbroker.broker.stats.totals import MessageTotals as MessageTotals
 from clusterbroker.broker.stats.totals import StoredOffset, Total
 
@@ -216,6 +216,8 @@ class NodeRow(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=Tr
     """What its responders did."""
     clock_jumps: Total = 0
     """Steps of the wall clock of a second or more."""
+    place: PlaceRow | None = None
+    """None: it starts no workers."""
 
     @property
     def key(self) -> Key:
@@ -427,6 +429,8 @@ class QueueRow(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=T
     """Of a stream: those that have told, by name."""
     held_back: tuple[int, ...] = ()
     """Seqs of messages that cannot be read from the disk: no consumer gets them."""
+    head_ms: int | None = None
+    """Since when the head is here, ms since 1970; None: there is none, or it is on the disk alone."""
 
     @property
     def key(self) -> Key:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
 import pika
+import pytest
 from playwright.sync_api import Browser, expect
 
 from clusterbroker import Broker
@@ -214,3 +217,31 @@ def test_a_worker_is_stopped(built: None, browser: Browser, tmp_path: Path) -> N
             call.result()
             expect(visit.row("Workers", worker)).to_have_count(0)
             visit.assert_quiet()
+
+
+@pytest.fixture(scope="module")
+def started(built: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PoolNodes]:
+    """A node whose pools start workers, one at most."""
+    with running(PoolNodes(tmp_path_factory.mktemp("node"), "a", memory_bytes=1 << 20, max_workers=1)) as nodes:
+        yield nodes
+
+
+def test_places_with_their_room(started: PoolNodes, browser: Browser) -> None:
+    started.declare()
+    with started.caller() as caller:
+        caller.call("42", timeout_s=60)
+    with visiting(browser, f"http://127.0.0.1:{started.ports['a']}") as visit:
+        page = visit.sign_in(at="#/pools/%2F/core")
+        place = visit.row("Places", "full")
+        expect(place).to_contain_text("it has max_workers = 1 workers")
+        expect(place).to_contain_text("1 of 1")
+        expect(place).to_contain_text(re.compile(r"MiB of [\d.]+ [GM]iB"))  # what its worker has, as was measured
+        expect(place).to_contain_text("subprocess")
+        assert int(page.get_by_label("Memory promised at a").get_attribute("value") or 0) >= 1 << 20
+        assert not violations(page)
+        assert not out_of_reach(page)
+        page.set_viewport_size({"width": 360, "height": 740})
+        visit.fits()
+        place.get_by_role("link").click()
+        expect(page.get_by_role("heading", name="a", exact=True)).to_be_visible()
+        visit.assert_quiet()

@@ -366,6 +366,8 @@ export interface Pool {
   waiting: number;
   held: number;
   orphans: number;
+  /** For how long the oldest waiting request waits; null: none waits. */
+  oldest_s: number | null;
   dead: number;
   poison: number;
   settings: Record<string, number | string>;
@@ -382,6 +384,20 @@ export interface PoolGroup {
   waiting: number;
   held: number;
   consumers: number;
+}
+
+/** A node where workers of a pool are started, or were. Sizes: null is not known. */
+export interface PoolPlace {
+  place: string;
+  state: "ready" | "full" | "alarm" | "suspended" | "other_version" | "away" | "unknown";
+  why: string;
+  suspended_for_s: number;
+  workers: number;
+  workers_max: number | null;
+  room_bytes: number | null;
+  promised_bytes: number | null;
+  driver: string | null;
+  machine: { used_bytes: number };
 }
 
 export interface PoolWorker {

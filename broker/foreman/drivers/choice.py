@@ -33,6 +33,11 @@ def endpoint(template: Template) -> Endpoint:
             return (other,)
 
 
+def name_of(where: Endpoint) -> str:
+    """As frames and pages call it; of most drivers their name."""
+    return "-".join(filter(None, where))
+
+
 def endpoints(templates: Mapping[str, Template]) -> dict[Endpoint, Template]:
     """Each with one of its templates. Processes are always looked after: they may be left of a template of before."""
     return {("subprocess",): Template(driver="subprocess"), **{endpoint(one): one for one in templates.values()}}

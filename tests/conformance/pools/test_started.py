@@ -7,9 +7,12 @@ import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
+import httpx
 import psutil
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from clusterbroker_workers import Unserved
 from tests.faults.pools import PoolNodes, eventually, told
@@ -109,6 +112,43 @@ def test_a_worker_that_never_gets_ready_is_a_failure(node: PoolNodes, pool: str)
     assert heard.value.reason == "start_failed"
     assert "not ready after 1 s" in heard.value.detail
     eventually("it was stopped", lambda: not node.workers(pool))
+
+
+def test_places_and_figures_of_a_real_node(node: PoolNodes, pool: str) -> None:
+    node.declare(pool, "dies", start_failures_max=2)
+    with node.caller(pool=pool) as caller, pytest.raises(Unserved):
+        caller.call("42", timeout_s=60)
+    eventually("it failed twice", lambda: _metric(node, pool, "start_failures_total") == 2)
+    assert _metric(node, pool, "requests_total") == 1
+    node.api("DELETE", f"pools/%2F/{pool}?force=true").raise_for_status()
+    other = f"{pool}x"
+    node.declare(other)
+    with node.caller(pool=other) as caller:
+        caller.call("42", timeout_s=60)
+        placed = eventually("its memory is measured", lambda: _used(node, other))
+        assert (placed["place"], placed["state"], placed["driver"]) == ("a", "ready", "subprocess")
+        assert placed["machine"]["memory_bytes"] >= placed["promised_bytes"] >= 1 << 20
+        eventually("its worker is ready", lambda: _metric(node, other, "workers", "ready") == 1)
+    assert _metric(node, other, "oldest_seconds") == 0
+    node.api("DELETE", f"pools/%2F/{other}?force=true").raise_for_status()
+
+
+def _used(node: PoolNodes, pool: str) -> dict[str, Any]:
+    """The place, when it has told what its workers use and the controller what it has promised them; else empty."""
+    (place,) = node.api("GET", f"pools/%2F/{pool}/places").raise_for_status().json()
+    found: dict[str, Any] = place
+    return found if place["machine"]["used_bytes"] and place["promised_bytes"] and place["workers"] == 1 else {}
+
+
+def _metric(node: PoolNodes, pool: str, name: str, state: str = "") -> float:
+    """Of the pool; -1: there is none yet."""
+    url = f"http://127.0.0.1:{node.ports['a']}/metrics"
+    for family in text_string_to_metric_families(httpx.get(url, auth=("guest", "guest"), timeout=20).text):
+        for sample in family.samples:
+            told = sample.name, sample.labels.get("pool"), sample.labels.get("state", "")
+            if told == (f"clusterbroker_pool_{name}", pool, state):
+                return float(sample.value)
+    return -1
 
 
 @rule("58")

@@ -1,8 +1,9 @@
-import type { Exchange, Me, Page, Pool, PoolGroup, PoolWorker } from "../api";
+import type { Exchange, Me, Page, Pool, PoolGroup, PoolPlace, PoolWorker } from "../api";
 import { del, may, path, post } from "../api";
-import { number } from "../format";
+import { number, span } from "../format";
 import { link, useLive, usePlace } from "../live";
 import { KeyDeeds, StartKey, StopWorker } from "../pool_deeds";
+import { PoolPlaces } from "../pool_places";
 import { Poison } from "../pool_poison";
 import { FindRequest } from "../pool_requests";
 import { Empty, Facts, Filter, Head, Pager, Panel, Pill, Sure, Table, Waiting, attempt } from "../ui";
@@ -82,6 +83,7 @@ export function PoolPage({ me, vhost, name }: { me: Me; vhost: string; name: str
   const key = query.get("name") ?? "";
   const groups = useLive<Page<PoolGroup>>(`${at}/groups?${new URLSearchParams({ page: String(page), page_size: String(SIZE), name: key })}`);
   const workers = useLive<Page<PoolWorker>>(`${at}/workers?${new URLSearchParams({ page: "1", page_size: "500" })}`);
+  const places = useLive<PoolPlace[]>(may(me, "monitoring") ? `${at}/places` : "");
   const pool = live.value;
   const delayed = useLive<Exchange>(pool ? `exchanges/${path(vhost, `${pool.exchange}-delayed`)}` : "");
   const found = groups.value;
@@ -134,6 +136,7 @@ export function PoolPage({ me, vhost, name }: { me: Me; vhost: string; name: str
             <Facts
               of={[
                 ["Waiting for a worker", number(pool.waiting)],
+                ["The oldest waits for", pool.oldest_s === null ? "none waits" : span(1000 * pool.oldest_s)],
                 ["Held by workers", number(pool.held)],
                 ["Without a queue yet", number(pool.orphans)],
                 ["Dead, to be answered", number(pool.dead)],
@@ -150,6 +153,7 @@ export function PoolPage({ me, vhost, name }: { me: Me; vhost: string; name: str
           </Panel>
         </div>
       )}
+      {!!places.value?.length && <PoolPlaces places={places.value} />}
       {pool && <FindRequest vhost={vhost} pool={name} then={live.again} />}
       {found && (
         <Panel title="Keys" side={<Filter label="Filter by key" value={key} />}>

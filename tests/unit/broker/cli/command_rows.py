@@ -168,6 +168,8 @@ ROWS = (
     Row("explain pool nobody --vhost {v}", "no pool 'nobody'", 1),
     Row("pools worker jobs w1-0 --vhost {v}", "has no worker 'w1-0'", 1),
     Row("pools stop-worker jobs w1-0 --vhost {v}", "has no worker 'w1-0'", 1),
+    Row("pools places jobs --vhost {v}"),
+    Row("pools places --vhost {v}"),
     Row("pools start jobs 42 --vhost {v}", "has a group"),
     Row("pools stop jobs 42 --vhost {v}", "its workers end"),
     Row("pools retry jobs 42 --vhost {v}", "is tried again"),
@@ -299,6 +301,7 @@ ELSEWHERE = {
     "journal forget": "tests/unit/broker/server/test_recovery.py",
     "forget-node": "tests/faults/test_command_line.py, for a member that is dead",
     "pools drivers": "tests/unit/broker/cli/test_pool_drivers.py",
+    "pools watch": "tests/unit/broker/cli/test_pool_view.py",
     "rescue": "tests/faults/test_rescue.py",
     "journal import": "tests/faults/test_journal_import.py",
 }  # fmt: skip

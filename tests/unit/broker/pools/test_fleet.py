@@ -77,7 +77,7 @@ class World:
 
     def gone(self, launch: Any, exit_status: int | None = 0) -> None:
         self.do(c.WorkersGone(node="a", incarnation=1, ended=(Ended(launch.launch_id, exit_status),)))  # type: ignore[arg-type]
-        self.fleet.launch_ended(launch, exit_status, 0)
+        self.fleet.launch_ended(launch, exit_status, 0, self.now_s)
 
 
 def test_a_group_has_one_worker_ordered_however_often_it_is_looked_at() -> None:
@@ -110,7 +110,7 @@ def test_what_a_controller_before_has_ordered_says_nothing_of_how_long_starts_ta
     world.fleet = world.begun()
     world.tell("42", **{launch.launch_id.replace("-", "_"): 0})
     world.step()
-    assert world.fleet.starts_s == []
+    assert world.fleet.starts == []
 
 
 def test_a_pool_has_no_worker_too_many_while_one_of_a_group_that_ended_runs() -> None:
@@ -461,3 +461,37 @@ def test_a_new_controller_knows_what_a_key_takes() -> None:
     world.step()
     world.step()
     assert sorted(launch.key for launch in world.launches) == ["42", "7"], "as small as it is, there is room for both"
+
+
+def test_a_group_that_makes_room_is_an_eviction() -> None:
+    world = World("a")
+    world.places["a"] = Place(PlaceTold({"core": TEMPLATE}, TEMPLATE.memory_bytes), True)
+    world.require("old")
+    world.step()
+    (old,) = world.launches
+    world.tell("old", **{old.launch_id.replace("-", "_"): 0})
+    world.step(20.0)
+    world.require("new")
+    world.tell("new", ready=1)
+    assert world.step() == ["retire"]
+    assert world.fleet.counts == {"evictions": 1}
+    places = world.fleet.figures(world.now_s).places
+    assert (places["a"].promised_bytes, places["a"].room_bytes) == (TEMPLATE.memory_bytes, TEMPLATE.memory_bytes)
+
+
+def test_starts_that_fail_for_all_keys_suspend_their_place_and_people_hear_why() -> None:
+    world = World("a", "b")
+    for key in ("1", "2", "3"):
+        world.require(key)
+    world.step()
+    assert {launch.place for launch in world.launches} == {"a"}
+    for launch in world.launches:
+        world.gone(launch, 3)
+    world.step()
+    assert world.fleet.counts == {"start_failures": 3}
+    figures = world.fleet.figures(world.now_s).places
+    assert figures["a"].suspended_s == world.now_s + 60
+    assert figures["a"].why == "3 keys did not start here; the last one: exit status 3"
+    assert figures["b"].suspended_s is None
+    world.step(61.0)
+    assert world.fleet.figures(world.now_s).places["a"].suspended_s is None

@@ -322,7 +322,7 @@ def test_a_worker_is_launched_without_a_key_and_gets_two() -> None:
     assert world.keys() == {"1", "2"}
     for _ in range(20):
         assert world.step(1.0) == []
-    assert world.fleet.figures.workers == {"wanted": 2}
+    assert world.fleet.figures(world.now_s).workers == {"wanted": 1}
 
 
 def test_an_assignment_is_in_the_facts_before_the_log_has_answered() -> None:
@@ -361,7 +361,7 @@ def test_a_controller_that_takes_over_gives_and_takes_nothing() -> None:
     world.says("1", **{worker.replace("-", "_"): 0})
     for _ in range(20):
         assert world.step(1.0) == []
-    assert world.fleet.figures.workers == {"ready": 1, "starting": 1}
+    assert world.fleet.figures(world.now_s).workers == {"ready": 1}
 
 
 def test_what_the_log_refuses_may_be_ordered_again() -> None:
@@ -387,7 +387,7 @@ def test_a_worker_that_is_lost_backs_its_keys_off_and_another_one_gets_them() ->
     self_gone = Ended(launch.launch_id, 9)
     world.do(c.WorkersGone(node="a", incarnation=1, ended=(self_gone,)))  # type: ignore[arg-type]
     world.changed(before)
-    world.fleet.launch_ended(launch, 9, 0)
+    world.fleet.launch_ended(launch, 9, 0, world.now_s)
     assert world.step() == []
     assert world.step(2.0) == ["launch"]
     assert world.step() == ["assign"]

@@ -155,7 +155,7 @@ def test_a_fleet_keeps_its_spares_and_gives_each_one_key() -> None:
     for launch in world.launches:
         world.asks(launch)
     assert world.step() == []
-    assert world.fleet.figures.workers == {"spare": 2}
+    assert world.fleet.figures(world.now_s).workers == {"spare": 2}
     world.require("42")
     assert world.step() == ["assign", "launch"]
     assert [one.key for one in world.launches if not one.spare] == ["42"]
@@ -247,12 +247,12 @@ def test_its_start_is_timed_to_its_question_and_again_from_its_key() -> None:
     world.step()
     world.now_s += 2.0
     world.tell("42", **{spare.launch_id.replace("-", "_"): 0})
-    assert [round(took_s) for took_s in world.fleet.starts_s] == [3, 2]
+    assert [round(one.took_s) for one in world.fleet.starts] == [3, 2]
     world.fleet = world.begun()
     world.tell("42", **{spare.launch_id.replace("-", "_"): 0})
     world.asks(world.launches[-1])
     world.step()
-    assert world.fleet.starts_s == [], "when it was ordered nobody knows"
+    assert world.fleet.starts == [], "when it was ordered nobody knows"
 
 
 def test_a_report_of_readiness_counts_from_its_key_on() -> None:
@@ -264,10 +264,10 @@ def test_a_report_of_readiness_counts_from_its_key_on() -> None:
     world.require("42")
     world.step()
     world.step()
-    assert world.fleet.figures.workers == {"wanted": 1, "spare": 1}
+    assert world.fleet.figures(world.now_s).workers == {"wanted": 2}
     world.fleet.worker_told(ready, world.now_s)
     world.step()
-    assert world.fleet.figures.workers == {"ready": 1, "spare": 1}
+    assert world.fleet.figures(world.now_s).workers == {"ready": 1, "wanted": 1}
 
 
 def test_spares_are_no_strays_and_end_with_their_place() -> None:
