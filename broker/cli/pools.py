@@ -31,6 +31,7 @@ Settings = Annotated[
     list[str] | None,
     typer.Option("--set", "-s", metavar="KEY=VALUE", help="A setting: request_ttl_ms=60000 (repeatable)."),
 ]
+LISTED = 100
 _POOL = "/api/pools/{}/{}"
 _WORKER = _POOL + "/workers/{}"
 _REQUEST = _POOL + "/requests/{}"
@@ -174,7 +175,9 @@ def pool_requests(
     key: OfKey = None,
     by_message_id: ByMessageId = False,
     state: Annotated[str | None, typer.Option("--state", help="waiting, held, ...: those in this state.")] = None,
-    count: Annotated[int, typer.Option("--count", "-n", min=1, max=10_000, help="At most this many.")] = 100,
+    count: Annotated[
+        int | None, typer.Option("--count", "-n", min=1, max=10_000, help="At most this many; without ID: 100.")
+    ] = None,
     vhost: Vhost = "/",
 ) -> list[Document]:
     """Requests, or those of a correlation id, and where they are: delayed, without a group, waiting (and how many are
@@ -182,7 +185,9 @@ def pool_requests(
     if request is None or state is not None:
         named = {} if request is None else {"message_id" if by_message_id else "correlation_id": request}
         wanted = {**named, "key": key, "state": state}
-        return _listed(reach, vhost, pool, count, {name: value for name, value in wanted.items() if value is not None})
+        return _listed(
+            reach, vhost, pool, count or LISTED, {name: value for name, value in wanted.items() if value is not None}
+        )
     return _found(reach, vhost, pool, *_searched(request, key, by_message_id))[:count]
 
 

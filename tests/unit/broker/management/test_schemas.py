@@ -109,7 +109,7 @@ def planned(place: tuple[str, str], fields: dict[str, Any]) -> None:
     entry = TABLES[place]
     path = {"vhost": "/", "name": "busy", "user": "mon", "source": "events", "destination": "busy", "component": "c",
             "node": "n1", "properties_key": "order.%23", "exchange": "events",
-            "container": "busy", "key": "42"}  # fmt: skip
+            "container": "busy", "key": "42", "id": "w1-0"}  # fmt: skip
     if "/delayed" in place[1]:
         path["name"] = "later"
     elif "limits" in place[1]:
