@@ -58,7 +58,7 @@ FAILURES_MAX: Final = 1000
 class PoolDesk:
     """Of one node.
 
-    launches_told   called when launches of this place may be others than before
+    launches_told   called with a place whose launches may be others than before
     """
 
     def __init__(self, node: DeskNode) -> None:
@@ -72,8 +72,8 @@ class PoolDesk:
         (key -> index of its assignment)."""
         self._sends = False
         """The cluster is at the level of these frames, as far as was looked."""
-        self.launches_told: Callable[[], None] = _nobody
-        self.tell_again: Callable[[int], None] = _nobody_of
+        self.launches_told: Callable[[str], None] = _nobody
+        self.tell_again: Callable[[int], None] = _nobody
         """A controller asks for the workers of its pool."""
         self.handlers: dict[type, Callable[[str, Any, memoryview], object]] = {
             PlaceTold: lambda peer, told, _: self._place(peer, told),
@@ -341,13 +341,8 @@ class PoolDesk:
                 orphans.launch_ended(launch, exit_status, peak)
             else:
                 orphans.launch_changed(launch)
-        if launch.place == self.own_place:
-            self.launches_told()
+        self.launches_told(launch.place)
 
 
-def _nobody() -> None:
-    """Until a foreman's node listens."""
-
-
-def _nobody_of(pool_id: int) -> None:
+def _nobody(of: object) -> None:
     """Until a foreman's node listens."""

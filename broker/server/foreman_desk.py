@@ -1,6 +1,6 @@
 """A node's end of its foreman: launches of the map go there, what it tells goes to the map and to controllers (waits).
 
-    map: launches of this place --> `wants`; lease --> `lease`
+    map: launches of this place --> `wants`; lease --> `lease`    (those of others as well, where the place is shared)
     Hello, PlaceRow             --> PlaceTold to all members
     WorkerRow                   --> WorkerTold to the pool's controller
     GoneRow                     --> WorkersGone, and why to the controller
@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from clusterbroker.broker.foreman.frames import GoneRow, LaunchRow, PlaceRow, WorkerRow
+from clusterbroker.broker.foreman.frames import GoneRow, Hello, LaunchRow, PlaceRow, WorkerRow
 from clusterbroker.broker.foreman.spec import WorkerSpec
 from clusterbroker.broker.pools.messages import PlaceTold, TemplateTold, WorkerTold
 from clusterbroker.cluster.ids import LOCAL_NODE, Incarnation, NodeId
@@ -63,7 +63,7 @@ class ForemanDesk:
         """The foreman may run already: it lives longer than this life of the node."""
         self._foreman.heard = self.heard
         desk = self._shell.node.pool_desk
-        desk.launches_told = self._soon
+        desk.launches_told = self._launches
         desk.tell_again = self._tell_again
         self._place()
         self._look()
@@ -71,7 +71,7 @@ class ForemanDesk:
     def end(self) -> None:
         """Nothing is told any more."""
         desk = self._shell.node.pool_desk
-        desk.launches_told, desk.tell_again = _nobody, _unasked
+        desk.launches_told = desk.tell_again = _unasked
         self._foreman.heard = _unheard  # a GoneRow comes again, to the next life
         if self._timer is not None:
             self._timer.cancel()
@@ -99,6 +99,10 @@ class ForemanDesk:
         role = self._shell.node.role
         return role is None or role.registered
 
+    def _launches(self, place: str) -> None:
+        if place == self._shell.node.options.name or self._foreman.link.shared:
+            self._soon()
+
     def _soon(self) -> None:
         """Changes of one turn, and of WANTS_S, are told together."""
         if not self._due:
@@ -110,7 +114,13 @@ class ForemanDesk:
         if self._timer is None or not self._caught_up:
             return
         self._wants_s = self._shell.loop.time() + WANTS_S
-        self._foreman.wants(self._rows(), self._shell.node.map.applied)
+        elsewhere = self._elsewhere() if self._foreman.link.shared else None
+        self._foreman.wants(self._rows(), self._shell.node.map.applied, elsewhere)
+
+    def _elsewhere(self) -> dict[str, bool]:
+        pools, own = self._shell.node.map.pools, self._shell.node.options.name
+        launches = (launch for pool in pools.all() for launch in pools.launches(pool.pool_id))
+        return {launch.launch_id: bool(launch.revoked) for launch in launches if launch.place != own}
 
     def _rows(self) -> Iterator[LaunchRow]:
         pools, own = self._shell.node.map.pools, self._shell.node.options.name
@@ -176,6 +186,8 @@ class ForemanDesk:
             running = event.state == "running"
             self._tell(event.worker_id, running=running, memory_bytes=_whole(event.memory_bytes))
         else:
+            if isinstance(event, Hello) and event.shared:
+                self._soon()  # what it was told as it began has nothing of other places
             self._place()
         self._shell.schedule()
 
@@ -238,11 +250,7 @@ def _done(applied: Applied) -> None:
     """Told again by the foreman, if it failed."""
 
 
-def _nobody() -> None:
-    """Between two lives."""
-
-
-def _unasked(pool_id: int) -> None:
+def _unasked(of: object) -> None:
     """Between two lives."""
 
 

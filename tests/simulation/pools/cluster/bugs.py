@@ -180,6 +180,16 @@ def credential_valid_after_revoke(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(WorkerRights, "gone", property(gone))
 
 
+def pods_of_other_places_left_alone(patch: pytest.MonkeyPatch) -> None:
+    """A foreman looks after its own, where the place is shared as well."""
+    patch.setattr(Books, "is_others", lambda _self, _seen: False)
+
+
+def pods_of_other_places_are_nobodys(patch: pytest.MonkeyPatch) -> None:
+    """What is no launch of its own has no launch."""
+    patch.setattr(View, "is_over_elsewhere", lambda self, _seen: self.fresh)
+
+
 def foreman_acts_without_lease(patch: pytest.MonkeyPatch) -> None:
     """What the node told last is taken for what is."""
     view = Foreman.view
@@ -251,6 +261,8 @@ FOUND_IN: Final[dict[Bug, tuple[str, int, str]]] = {
     idle_clocks_of_a_take_over_are_zero: ("controllers", 0, "I12:"),
     readiness_of_a_former_launch: ("hangs", 0, "I8:"),
     credential_valid_after_revoke: ("operators", 0, "I5:"),
+    pods_of_other_places_left_alone: ("shared_place", 0, "I6:"),
+    pods_of_other_places_are_nobodys: ("shared_place", 0, "I6:"),
     foreman_acts_without_lease: ("places", 24, "I6:"),
     suspects_handed_out_together: ("company", 0, "rule 35:"),
     spares_of_any_key: ("spares", 0, "I2:"),
@@ -259,5 +271,5 @@ FOUND_IN: Final[dict[Bug, tuple[str, int, str]]] = {
     keys_taken_while_they_hold: ("several", 0, "I10:"),
 }
 """Scenario, the seed to begin with, and how the violation begins that says so: a seed may also find what was not put
-in. With the seven of `tests/simulation/pools/bugs.py` these are all of the design page's, two of spares, and two of
-keys at workers that serve several."""
+in. With the seven of `tests/simulation/pools/bugs.py` these are all of the design page's, two of spares, two of keys
+at workers that serve several, and two of a place that is shared."""
