@@ -55,6 +55,8 @@ UNLISTED_MS: Final = 10_000
 OTHERS_MS: Final = 10_000
 """A foreman that lives has ended its own by then: FENCED_S, KILL, and two rounds."""
 SECOND_MS: Final = 1_000
+OUT_OF_MEMORY: Final = "out of memory"
+"""Why a worker ended, where its driver knows of the kernel that it was that."""
 
 
 class Launch(Enum):
@@ -101,7 +103,7 @@ class Seen:
     peak_bytes: int = 0
     """The most so far; 0: the driver cannot tell."""
     why: str = ""
-    """More of its end than the exit status: "out of memory"."""
+    """More of its end than the exit status: OUT_OF_MEMORY."""
     template: str = ""
     """By which it was started; empty: not known."""
 

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from clusterbroker.broker.foreman.frames import GoneRow, Hello, LaunchRow, PlaceRow, WorkerRow
+from clusterbroker.broker.foreman.reconcile import OUT_OF_MEMORY
 from clusterbroker.broker.foreman.spec import WorkerSpec
 from clusterbroker.broker.pools.messages import PlaceTold, TemplateTold, WorkerTold
 from clusterbroker.cluster.ids import LOCAL_NODE, Incarnation, NodeId
@@ -210,7 +211,9 @@ class ForemanDesk:
             at_ms=node.now_ms,
             node=NodeId(node.options.name) if node.role is not None else LOCAL_NODE,
             incarnation=Incarnation(node.options.incarnation),
-            ended=(Ended(row.worker_id, _exit(row.exit), _whole(row.peak_bytes)),),
+            ended=(
+                Ended(row.worker_id, _exit(row.exit), _whole(row.peak_bytes), out_of_memory=row.why == OUT_OF_MEMORY),
+            ),
         )
         node.propose(command, _done)
 

@@ -22,7 +22,7 @@ from kubernetes_asyncio.client.exceptions import ApiException
 from kubernetes_asyncio.config.config_exception import ConfigException
 
 from clusterbroker.broker.foreman.drivers.port import Capacity, DriverError, Place
-from clusterbroker.broker.foreman.reconcile import Seen, State
+from clusterbroker.broker.foreman.reconcile import OUT_OF_MEMORY, Seen, State
 from clusterbroker.broker.foreman.spec import WorkerSpec, check, secrets, told
 from clusterbroker.broker.foreman.templates import Template
 
@@ -177,7 +177,7 @@ def _row(pod: Any) -> Seen:
         for one in pod.status.container_statuses or ():
             if (end := one.state.terminated) is not None:
                 exit_ = end.exit_code
-                why = "out of memory" if end.reason == "OOMKilled" else why
+                why = OUT_OF_MEMORY if end.reason == "OOMKilled" else why
     annotations = pod.metadata.annotations or {}
     return Seen(
         pod.metadata.labels.get(f"{LABEL}worker", ""),

@@ -77,6 +77,15 @@ def test_numbers_of_a_foreman_are_cut_to_size(said: tuple[int, int], kept: tuple
     assert told.templates["core"].memory_bytes == 1 << 62
 
 
+@pytest.mark.parametrize("why", ["out of memory", "", "it vanished: somebody else removed it"])
+def test_a_worker_that_the_kernel_ended_for_its_memory_is_reported_as_such(why: str) -> None:
+    desk = Desk()
+    own = desk.launched(desk.node.options.name)
+    desk.desk.heard(GoneRow(worker_id=own.launch_id, exit=137, why=why))
+    (gone,) = (one for one in desk.proposed if isinstance(one, c.WorkersGone))
+    assert gone.ended[0].out_of_memory is (why == "out of memory")
+
+
 def test_the_lease_is_told_at_each_look() -> None:
     desk = Desk()
     for _ in range(3):
