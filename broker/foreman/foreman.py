@@ -189,7 +189,12 @@ class Foreman:
         """Until it is cancelled. Workers go on."""
         told = {
             name: frames.TemplateRow(
-                version=one.version, driver=one.driver, max_workers=one.max_workers, memory_bytes=one.memory_bytes
+                version=one.version,
+                driver=one.driver,
+                max_workers=one.max_workers,
+                memory_bytes=one.memory_bytes,
+                rolling=one.update == "rolling",
+                surge=one.surge,
             )
             for name, one in self._templates.items()
         }

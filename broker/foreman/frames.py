@@ -65,6 +65,8 @@ class TemplateRow(msgspec.Struct, frozen=True, kw_only=True):
     driver: str
     max_workers: int = 0
     memory_bytes: int = 0
+    rolling: bool = True
+    surge: int = 1
 
 
 class Hello(Frame, frozen=True, kw_only=True, tag="hello"):

@@ -29,6 +29,9 @@ class TemplateTold(msgspec.Struct, frozen=True, array_like=True):
     driver: str
     max_workers: Whole = 0
     memory_bytes: Whole = 0
+    rolling: bool = True
+    """Workers of another version are replaced. It and what follows a release before passes over, and does so."""
+    surge: Whole = 1
 
 
 class PoolMessage(msgspec.Struct, frozen=True, array_like=True):

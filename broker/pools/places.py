@@ -92,6 +92,8 @@ def settings_of(
         scale_to_zero_while_bound=more.scale_to_zero_while_bound,
         weights={tenant: float(weight) for tenant, weight in more.tenant_weights},
         memory=template.memory_bytes or MEMORY,
+        rolling=template.rolling,
+        surge=template.surge,
         start_timeout_s=float(settings.start_timeout_s),
         start_failures_max=settings.start_failures_max,
         grace_s=float(settings.grace_s),

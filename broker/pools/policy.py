@@ -215,9 +215,9 @@ class Policy:
         """Orders of now, in the sequence in which they are to be carried out."""
         orders: list[Order] = []
         self._restless = False
+        rested = self._rested if facts.version == self._facts.version else {}  # workers of another one are old
         self._facts = facts
         self._forget(facts, now_s)
-        rested = self._rested
         awake = [group for key, group in facts.groups.items() if rested.get(key) is not group]
         self.effort, self._idlers = len(awake) + len(self._parked) // PARKED_PART, None
         for group in awake:
@@ -343,24 +343,29 @@ class Policy:
             if not group.busy:
                 yield from ((worker, "its group ends") for worker in active)
             return
-        surge = self.settings.surge if any(worker.version != facts.version for worker in active) else 0
+        surge = self.settings.surge if self._old(active, facts) else 0
         count = demand.surplus(group, len(active) - surge, now_s, self.settings)
         if group.state is GroupState.UNBOUND and not self.settings.scale_to_zero_while_bound:
             count = min(count, len(active) - 1)  # a request may still come back to it
         if count > 0:
             demand.down_s = now_s
             yield from ((worker, "surplus") for worker in active[:count])
-        elif len(active) > max(demand.largest(now_s), self._least(group)) and (old := self._outdated(active, facts)):
+        elif (old := self._outdated(active, facts)) and len(active) > self._kept(group, now_s):
             yield old[0], "an older version"
 
-    def _least(self, group: GroupFacts) -> int:
-        return max(self.settings.min, 1 if group.state is GroupState.UNBOUND else 0)
+    def _kept(self, group: GroupFacts, now_s: float) -> int:
+        """So many stay when one of an older version goes."""
+        least = max(self.settings.min, 1 if group.state is GroupState.UNBOUND else 0)
+        return max(self._demands[group.key].largest(now_s), least) - (not self.settings.surge)
+
+    def _old(self, active: list[WorkerFacts], facts: PoolFacts) -> list[WorkerFacts]:
+        """Workers of an older version that are to be replaced."""
+        replaced = facts.version if self.settings.rolling else ""
+        return [worker for worker in active if replaced and worker.version != replaced]
 
     def _outdated(self, active: list[WorkerFacts], facts: PoolFacts) -> list[WorkerFacts]:
-        """Workers of an older version that one may be replaced of: nothing is starting, so the new ones are ready."""
-        if not facts.version or any(worker.state in COMING for worker in active):
-            return []
-        return [worker for worker in active if worker.version != facts.version]
+        """Those that one may be replaced of: nothing is starting, so the new ones are ready."""
+        return [] if any(worker.state in COMING for worker in active) else self._old(active, facts)
 
     # ---- up ----
 
@@ -369,9 +374,9 @@ class Policy:
         key, demand = group.key, self._demands[group.key]
         active = [worker for worker in group.active if worker.id not in retired]
         have, target = self._counted(active), self.needs[key]
-        if have >= target and self._outdated(active, facts) and len(active) == len(group.active):
-            most = self.settings.max + self.settings.surge
-            target = have + 1 if have < min(most, demand.largest(now_s) + self.settings.surge) else have
+        if have >= target and (old := self._outdated(active, facts)) and len(active) == len(group.active):
+            most = min(self.settings.max, demand.largest(now_s)) + self.settings.surge
+            target = max(have, min(most, have + len(old)))
         elif group.state is GroupState.DRAINING:
             target = 0
         if have >= target or not self.failures.may_start(key, now_s):

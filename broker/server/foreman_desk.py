@@ -222,7 +222,14 @@ class ForemanDesk:
         if not link.templates:
             return
         templates = {
-            name: TemplateTold(one.version, one.driver, _whole(one.max_workers), _whole(one.memory_bytes))
+            name: TemplateTold(
+                one.version,
+                one.driver,
+                _whole(one.max_workers),
+                _whole(one.memory_bytes),
+                one.rolling,
+                _whole(one.surge),
+            )
             for name, one in link.templates.items()
         }
         row: PlaceRow | None = link.place

@@ -205,7 +205,11 @@ class Checkers:
             if world.nodes.given_up or active == 1:
                 self._extra_ms[key] = self._now_ms if world.nodes.given_up else 0
             extra = self._may_be_more(key)
-            require(active <= max(1, need) + 2 * extra, f"I3: {active} launches of {key!r} stand for a need of {need}")
+            most = max(1, need) + 2 * extra
+            if len({one.version for one in self._launches(key)}) > 1:
+                lately = max(need for _, need in self._needs[key]) if self._needs[key] else 1
+                most = max(most, min(world.settings.max, lately) + 1 + 2 * extra)
+            require(active <= most, f"I3: {active} launches of {key!r} stand for a need of {need}")
             self._launched_ms[key] = self._now_ms
             self._check_pace(key)
         for place in {launch.place for launch in launches}:
@@ -276,6 +280,19 @@ class Checkers:
         """I12: in SETTLE_MS after a take-over, by the controller's clock, nothing is retired."""
         if retired:
             self._settles(command, f"retires {retired}: {command.why}")
+        if command.why == "an older version" and self._now_ms - self._world.disturbed_ms > CALM_MS:
+            for launch_id in retired:
+                self._check_replaced(launch_id)
+
+    def _check_replaced(self, launch_id: str) -> None:
+        """Rule 59: a worker of an older version is retired when another one of its key serves."""
+        launch = self._world.nodes.truth.pools.launch(launch_id)
+        assert launch is not None, "it was retired a moment ago"
+        if launch.spare:
+            return
+        others = {one.launch_id for one in self._launches(launch.key)}
+        ready = [each for each in self._world.processes if each.spec.worker_id in others and each.alive and each.ready]
+        require(bool(ready), f"59: {launch_id} of {launch.key!r} is replaced, and nobody else serves it")
 
     def _settles(self, command: c.RetireWorkers | c.RevokeWorkers | c.RetireKeys, what: str) -> None:
         require(self._guarded, f"I12: a controller of epoch {command.epoch} {what}, and is none any more")
@@ -445,7 +462,7 @@ class Checkers:
                     past.append((self._now_ms, need))
                 else:
                     past[-1] = self._now_ms, need
-                while past[0][0] < self._now_ms - NEED_MS:
+                while past[0][0] < self._now_ms - MINUTE_MS - NEED_MS:
                     past.popleft()
 
     def _look_at(self, process: Process) -> None:

@@ -285,6 +285,7 @@ class Site:
         self.world = world
         self.member = member
         self.driver = (SharedDriver if world.shared else SimDriver)(world, member.name, memory_bytes)
+        self.templates = world.templates
         self.process = _Process(self)
         self.life: _Life | None = None
         self.gone_ms = -1_000_000
@@ -341,7 +342,7 @@ class Site:
             return
         place = port.Place(CLUSTER, self.member.name, {})
         foreman = Foreman(
-            place, NOWHERE, self.world.templates, "file", lambda frame: self._told(life, frame), _unlogged, self._made
+            place, NOWHERE, self.templates, "file", lambda frame: self._told(life, frame), _unlogged, self._made
         )
         life = self.life = _Life(foreman)
         self.gone_ms = self.world.now_ms

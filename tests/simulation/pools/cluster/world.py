@@ -16,6 +16,8 @@ from collections.abc import Callable
 from typing import Any, Final, Literal
 from unittest.mock import patch
 
+from msgspec.structs import replace
+
 from clusterbroker.broker.foreman import foreman as foreman_module
 from clusterbroker.broker.foreman.spec import WorkerSpec
 from clusterbroker.broker.foreman.templates import Template
@@ -79,6 +81,9 @@ class World:
         self._stickiness = random.Random(f"sticky {seed}")  # one of its own: runs without it are those of before
         self.sticky = self._stickiness.choice((0.0, 0.0, 0.6))
         """Chance: a request is meant for a worker of its key."""
+        self._rolling = random.Random(f"rolling {seed}")
+        self.rolled = 0
+        """Versions of the template since the first."""
         self.counts: Counter[str] = Counter()
         self.disturbed_ms = 0
         """When something failed last."""
@@ -270,6 +275,19 @@ class World:
         if self.nodes[name].alive:
             self.kill(name, True, 0)
         self.after(5_000, lambda: self.nodes.order(c.ForgetNode(node=NodeId(name), accept_loss=True)))
+
+    def roll(self) -> None:
+        """Another version of the template: foremen begin again with it, one after the other."""
+        self.rolled += 1
+        template = replace(self.templates[POOL], command=("worker", f"version {self.rolled}"))
+        for nth, site in enumerate(
+            self._rolling.sample(sorted(self.sites.values(), key=lambda one: one.member.name), 3)
+        ):
+            self.after(nth * self._rolling.choice((0, 2_000)), lambda site=site: self._roll(site, template))  # type: ignore[misc]
+
+    def _roll(self, site: Site, template: Template) -> None:
+        site.templates = {POOL: template}
+        site.kill()
 
     def begin(self, name: str) -> None:
         if not self.nodes[name].alive and name != self.lost:
