@@ -21,7 +21,7 @@ from clusterbroker.broker.pools.messages import (
     WorkerTold,
 )
 from clusterbroker.broker.pools.orphan_queue import OrphanQueue
-from clusterbroker.broker.pools.places import MEMORY, Place
+from clusterbroker.broker.pools.places import MEMORY, OFF_THE_MACHINE, Place
 from clusterbroker.broker.pools.times import PoolTimes
 from clusterbroker.cluster.ids import LogIndex, NodeId
 from clusterbroker.cluster.wiring.levels import STARTED_WORKERS
@@ -104,7 +104,7 @@ class PoolDesk:
         return member is not None and member.alive
 
     def others_bytes(self, pool_id: int) -> Mapping[str, int]:
-        """Memory that is promised to workers of other pools, by place."""
+        """Memory of places' machines that is promised to workers of other pools."""
         promised: dict[str, int] = {}
         pools = self._node.map.pools
         for pool in pools.all():
@@ -113,6 +113,8 @@ class PoolDesk:
             for launch in pools.launches(pool.pool_id):
                 told = self._told.get(launch.place)
                 template = None if told is None else told.templates.get(pool.template)
+                if template is not None and template.driver in OFF_THE_MACHINE:
+                    continue
                 each = MEMORY if template is None or not template.memory_bytes else template.memory_bytes
                 promised[launch.place] = promised.get(launch.place, 0) + each
         return promised

@@ -93,7 +93,9 @@ class World:
         self._nth = 0
         self.processes: list[Process] = []
         driver: Literal["kubernetes", "subprocess"] = "kubernetes" if shared else "subprocess"
-        self.templates = {POOL: Template(driver=driver, command=("worker",), memory_bytes=MEMORY)}
+        self.templates = {
+            POOL: Template(driver=driver, command=("worker",), memory_bytes=MEMORY, max_workers=places if shared else 0)
+        }
         self.nodes = Nodes(self.rng, "a", "b", "c")
         self._patches = (
             patch.object(foreman_module, "now_ms", lambda: self.now_ms),
