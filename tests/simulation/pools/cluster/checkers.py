@@ -206,12 +206,14 @@ class Checkers:
                 self._extra_ms[key] = self._now_ms if world.nodes.given_up else 0
             extra = self._may_be_more(key)
             most = max(1, need) + 2 * extra
-            if len({one.version for one in self._launches(key)}) > 1:
+            replaces = len({one.version for one in self._launches(key)}) > 1
+            if replaces:
                 lately = max(need for _, need in self._needs[key]) if self._needs[key] else 1
                 most = max(most, min(world.settings.max, lately) + 1 + 2 * extra)
             require(active <= most, f"I3: {active} launches of {key!r} stand for a need of {need}")
             self._launched_ms[key] = self._now_ms
-            self._check_pace(key)
+            if not replaces:  # workers of a new version come one by one
+                self._check_pace(key)
         for place in {launch.place for launch in launches}:
             member = truth.member(NodeId(place))
             if any(self._now_ms - at_ms < NEED_MS for at_ms in self._extra_ms.values()):
