@@ -199,7 +199,7 @@ class Checkers:
             key = launch.key
             active = len(self._launches(key))
             if launch.spare:
-                self._check_spares(active)
+                self._check_spares(sum(one.version == launch.version for one in self._launches(key)))  # others go now
                 continue
             need = max((need for at_ms, need in self._needs[key] if at_ms >= self._now_ms - NEED_MS), default=1)
             if world.nodes.given_up or active == 1:
