@@ -72,6 +72,8 @@ class Foreman:
     ) -> None:
         """`file`: the templates', for messages. `directory`: for what drivers keep. `log`: level, event, facts."""
         self.launches: dict[str, Wanted] = {}
+        self._elsewhere: dict[str, bool] | None = None
+        self._index = 0
         self._place = place
         self._directory = directory
         self._templates = templates
@@ -137,13 +139,18 @@ class Foreman:
             self._fresh = frame.held and frame.caught_up
         else:
             assert isinstance(frame, frames.Wanted), "a node tells nothing else"
+            self._index = frame.index
             if frame.full:
-                self.launches = {}
+                self.launches, self._elsewhere = {}, None if frame.elsewhere is None else {}
                 self._mapped = True
             for row in frame.put:
                 self.launches[row.spec.worker_id] = Wanted(row.spec, Launch(row.state))
             for worker_id in frame.drop:
                 self.launches.pop(worker_id, None)
+            if self._elsewhere is not None:
+                for worker_id in frame.drop:
+                    self._elsewhere.pop(worker_id, None)
+                self._elsewhere.update(frame.elsewhere or {})
         for hand in self._hands.values():
             hand.wake.set()
 
@@ -160,7 +167,7 @@ class Foreman:
             ):
                 mine[worker_id] = wanted
         unleased_ms = self._silent_since_ms if self._unleased_since_ms is None else self._unleased_since_ms
-        return View(mine, self._is_fresh, unleased_ms)
+        return View(mine, self._is_fresh, unleased_ms, self._elsewhere, self._index)
 
     @property
     def _is_fresh(self) -> bool:
@@ -187,10 +194,13 @@ class Foreman:
                 max_workers=one.max_workers,
                 memory_bytes=one.memory_bytes,
                 endpoint=choice.name_of(choice.endpoint(one)),
+                rolling=one.update == "rolling",
+                surge=one.surge,
             )
             for name, one in self._templates.items()
         }
-        self._tell(frames.Hello(version=frames.VERSION, templates=told))
+        shared = any(hand.books.shared for hand in self._hands.values())
+        self._tell(frames.Hello(version=frames.VERSION, templates=told, shared=shared))
         async with asyncio.TaskGroup() as group:
             group.create_task(self._listen())
             for hand in self._hands.values():
@@ -198,7 +208,8 @@ class Foreman:
 
     async def wind_up(self) -> None:
         """The node's process is over: workers of templates with on_node_exit = "kill" end, by TERM and after their
-        grace by KILL. Those of a shared place are other nodes' as well, and stay."""
+        grace by KILL. Those of a shared place stay: the node may come back to them; else its place is lost, and foremen
+        of other nodes end them."""
         await asyncio.gather(*(hand.wind_up() for hand in self._hands.values() if not hand.books.shared))
 
     async def close(self) -> None:
@@ -313,7 +324,7 @@ class _Hand:
         for action in self.books.decide(self._foreman.view(self), Listed(asked_ms, rows), at_ms):
             failed |= not await self._act(driver, action)
         self._foreman.settled()
-        waits = [LOOK_S] if any(one.state is not State.EXITED for one in rows) else []
+        waits = [LOOK_S] if any(one.state is not State.EXITED for one in self.seen.values()) else []
         if self.books.next_ms is not None:
             waits.append(max(0.01, (self.books.next_ms - now_ms()) / 1000))
         if failed:
@@ -352,9 +363,9 @@ class _Hand:
 
     def _look(self, rows: tuple[Seen, ...]) -> None:
         before = self.seen
-        self.seen = {one.worker_id: one for one in rows}
+        self.seen = {one.worker_id: one for one in rows if self.books.is_ours(one)}
         self.known = True
-        if not rows and not self._starts:
+        if not self.seen and not self._starts:
             self._foreman.has_none(self._template)
         for worker_id, one in self.seen.items():
             if worker_id not in before or before[worker_id].state is not one.state:

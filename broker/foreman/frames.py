@@ -45,6 +45,9 @@ class Wanted(Frame, frozen=True, kw_only=True, tag="wanted"):
     put: tuple[LaunchRow, ...] = ()
     drop: tuple[str, ...] = ()
     """Launches that the map does not have any more."""
+    elsewhere: dict[str, bool] | None = None
+    """Launches of other places, and whether they are revoked, as in `put`: for a foreman with a shared place, which
+    has said so. None: not told."""
 
 
 class Lease(Frame, frozen=True, kw_only=True, tag="lease"):
@@ -64,6 +67,8 @@ class TemplateRow(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes: int = 0
     endpoint: str = ""
     """Where its driver is asked: a key of `PlaceRow.suspended`. Empty: of a foreman that does not tell it."""
+    rolling: bool = True
+    surge: int = 1
 
 
 class Hello(Frame, frozen=True, kw_only=True, tag="hello"):
@@ -71,6 +76,8 @@ class Hello(Frame, frozen=True, kw_only=True, tag="hello"):
 
     version: int
     templates: dict[str, TemplateRow]
+    shared: bool = False
+    """One of its drivers sees workers of other places as well."""
 
 
 class PlaceRow(Frame, frozen=True, kw_only=True, tag="place"):

@@ -23,6 +23,10 @@ place's label. 4. A launch that ended keeps its record at the driver until the m
 7. *Absent, begun* holds only of a list that was asked for after the start was answered.
 8. A list without a worker that ends takes nothing off its time, for lists may be short by mistake: KILL comes when it
    was due, and is put off only to the next list that has the worker. After UNLISTED_MS without it the worker is gone.
+9. *A shared place*: a list has the workers of the cluster's other places as well. What the map has ended there, and is
+   still listed OTHERS_MS later, any foreman ends: the last two rows of the table, never a Start, never a Gone. Its own
+   foreman does it at once, if there is one; two at a time are harmless. Ended is a launch that is revoked, or one that
+   the map does not have at an index from its order on: one of later is not known yet.
 
 Invariants: of a launch at most one process lives (I4: Start only where rule 4 and 7 leave no other reading); no process
 without a launch lives longer than a fence and two rounds (I6).
@@ -36,7 +40,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from clusterbroker.broker.foreman.spec import WorkerSpec
+from clusterbroker.broker.foreman.spec import WorkerSpec, ordered_at
 
 IN_FLIGHT_MAX: Final = 8
 STARTS_PER_S: Final = 20
@@ -48,7 +52,11 @@ TELL_AGAIN_MS: Final = 5_000
 KILL_AGAIN_MS: Final = 2_000
 UNLISTED_MS: Final = 10_000
 """All lists of so long are not short by mistake."""
+OTHERS_MS: Final = 10_000
+"""A foreman that lives has ended its own by then: FENCED_S, KILL, and two rounds."""
 SECOND_MS: Final = 1_000
+OUT_OF_MEMORY: Final = "out of memory"
+"""Why a worker ended, where its driver knows of the kernel that it was that."""
 
 
 class Launch(Enum):
@@ -95,7 +103,7 @@ class Seen:
     peak_bytes: int = 0
     """The most so far; 0: the driver cannot tell."""
     why: str = ""
-    """More of its end than the exit status: "out of memory"."""
+    """More of its end than the exit status: OUT_OF_MEMORY."""
     template: str = ""
     """By which it was started; empty: not known."""
 
@@ -118,6 +126,19 @@ class View:
     """The node holds its lease, and has applied all that was there when the foreman began."""
     unleased_since_ms: int | None = None
     """None: it holds its lease."""
+    elsewhere: Mapping[str, bool] | None = None
+    """Launches of other places, and whether they are revoked; None: not told."""
+    index: int = 0
+    """Of the wiring log, up to which the map counts."""
+
+    def is_over_elsewhere(self, seen: Seen) -> bool:
+        """A worker of another place, which has no business any more; rule 9."""
+        if self.elsewhere is None or not self.fresh:
+            return False
+        revoked = self.elsewhere.get(seen.worker_id)
+        if revoked is None:
+            return ordered_at(seen.worker_id) <= self.index
+        return revoked and seen.state is not State.EXITED  # its record stays, rule 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +228,8 @@ class Books:
     """When to look again though nothing happens; None: nothing is due."""
     _ending: dict[str, _Ending] = field(default_factory=dict)
     _told_ms: dict[str, int] = field(default_factory=dict)
+    _over_ms: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Worker of another place, of a shared one -> since when the map has ended it, and when it was listed last."""
 
     # -- what came of a start -----------------------------------------------------------------------------------------
 
@@ -229,7 +252,8 @@ class Books:
             return []
         own = {seen.worker_id: seen for seen in listed.workers if self.is_ours(seen)}
         self._forget(view)
-        self._forget_ends(view, own, now_ms)
+        others = {seen.worker_id: seen for seen in listed.workers if self.is_others(seen)}
+        self._forget_ends(view, {**others, **own}, now_ms)
         actions: list[Action] = []
         for worker_id, wanted in view.launches.items():
             seen = own.get(worker_id)
@@ -249,12 +273,17 @@ class Books:
                     actions.append(Remove(worker_id))
                 else:
                     actions += self._end(worker_id, FENCED_S, now_ms)
+        actions += self._end_others(view, others, now_ms)
         actions += self._fence(view, own.values(), now_ms)
         return actions
 
     def is_ours(self, seen: Seen) -> bool:
         """It bears this cluster's and place's label."""
         return seen.cluster == self.cluster and seen.place == self.place
+
+    def is_others(self, seen: Seen) -> bool:
+        """It bears this cluster's label, and another place's, which is shared."""
+        return self.shared and seen.cluster == self.cluster and seen.place != self.place
 
     def _absent(self, wanted: Wanted, view: View, listed: Listed, now_ms: int) -> Sequence[Action]:
         worker_id = wanted.spec.worker_id
@@ -301,6 +330,26 @@ class Books:
         ending.killed_ms = now_ms
         self._look_at(now_ms + KILL_AGAIN_MS)
         return (Kill(worker_id),)
+
+    def _end_others(self, view: View, others: Mapping[str, Seen], now_ms: int) -> list[Action]:
+        """Rule 9."""
+        for worker_id, (_, listed_ms) in tuple(self._over_ms.items()):
+            if worker_id not in others and now_ms >= listed_ms + UNLISTED_MS:
+                del self._over_ms[worker_id]
+        actions: list[Action] = []
+        for worker_id, seen in others.items():
+            if not view.is_over_elsewhere(seen):
+                self._over_ms.pop(worker_id, None)
+                continue
+            since_ms, _ = self._over_ms.get(worker_id, (now_ms, 0))
+            self._over_ms[worker_id] = since_ms, now_ms
+            if now_ms < since_ms + OTHERS_MS:
+                self._look_at(since_ms + OTHERS_MS)
+            elif seen.state is State.EXITED:
+                actions.append(Remove(worker_id))
+            else:
+                actions += self._end(worker_id, FENCED_S, now_ms)
+        return actions
 
     def _fence(self, view: View, own: Iterable[Seen], now_ms: int) -> list[Action]:
         """Rule 5."""

@@ -16,6 +16,8 @@ import msgspec
 KEY_BYTES_MAX: Final = 255
 WORKER_ID: Final = re.compile(r"w[0-9]{1,20}-[0-9]{1,6}")
 """`w`, the index of the Launch in the wiring log, `-`, the position in it: unique for ever, and fit for every name."""
+UNKNOWN: Final = 1 << 64
+"""Later than all of the wiring log."""
 RESERVED: Final = "WORKER_"
 """Variables with this prefix are the foreman's: a template that sets one is refused."""
 
@@ -57,6 +59,13 @@ class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True):
     def key_hash(self) -> str:
         """16 hexadecimal digits, for labels: a raw key may break their rules, or be a secret of the caller."""
         return hashlib.sha256(self.key.encode()).hexdigest()[:16]
+
+
+def ordered_at(worker_id: str) -> int:
+    """Index of its order in the wiring log; UNKNOWN of what is no worker id."""
+    if WORKER_ID.fullmatch(worker_id) is None:
+        return UNKNOWN
+    return int(worker_id[1:].partition("-")[0])
 
 
 def check(spec: WorkerSpec) -> None:

@@ -102,6 +102,10 @@ class Template(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Kept of a worker's output, in two files of half this size each (subprocess); 0: nothing."""
     on_node_exit: Literal["kill", "keep"] = "kill"
     """Whether workers end with their node's process, or go on and are adopted by the next one."""
+    update: Literal["rolling", "none"] = "rolling"
+    """Whether workers are replaced one by one when what they run has changed, or go on until they end otherwise."""
+    surge: int = 1
+    """So many new workers of a key start beside its old ones, above `max` as well; 0: an old one ends first."""
     cgroup: str = ""
     """A cgroup (version 2) that was delegated to the node: each worker gets one below it (subprocess)."""
     properties: dict[str, bool | int | str] = {}
@@ -144,7 +148,7 @@ class Template(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return {**{name: inherited[name] for name in self.env_pass if name in inherited}, **self.environment}
 
 
-_NOT_THE_WORKERS: Final = ("max_workers", "on_node_exit", "output_bytes_max")
+_NOT_THE_WORKERS: Final = ("max_workers", "on_node_exit", "output_bytes_max", "update", "surge")
 
 COMMANDED: Final = frozenset(("subprocess", "systemd"))
 
@@ -170,7 +174,8 @@ def _check(where: str, read: Template) -> None:
     for field in msgspec.structs.fields(Template):
         value = getattr(read, field.name)
         if isinstance(value, (int, float)) and value < 0:
-            raise BadTemplate(f"{where}.{field.name}: less than 0: 0 means no limit")
+            meaning = "an old worker ends first" if field.name == "surge" else "no limit"
+            raise BadTemplate(f"{where}.{field.name}: less than 0: 0 means {meaning}")
     texts = [*read.command, *read.environment.values(), read.directory, read.image, read.user]
     if any("\0" in text for text in texts):
         raise BadTemplate(f"{where}: NUL cannot be given to a program")

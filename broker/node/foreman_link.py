@@ -1,18 +1,19 @@
 """The node's end of its foreman: what the map wants at this place, told as differences, and what the foreman tells
 back (pure).
 
-    ForemanLink.wants(launches, index)    -> bytes to send      each time that launches of this place changed
-    ForemanLink.lease(held, caught_up)    -> bytes to send      with each change of the lease
-    ForemanLink.attached()                -> bytes to send      a foreman's process began: all of it
-    ForemanLink.heard(bytes)              -> events             Hello, PlaceRow, WorkerRow, GoneRow
+    ForemanLink.wants(launches, index, elsewhere)   -> bytes to send    each time that launches changed
+    ForemanLink.lease(held, caught_up)              -> bytes to send    with each change of the lease
+    ForemanLink.attached()                          -> bytes to send    a foreman's process began: all of it
+    ForemanLink.heard(bytes)                        -> events           Hello, PlaceRow, WorkerRow, GoneRow
 
 Who has the link turns GoneRow into the command Gone, PlaceRow into what is told to the controller, and calls `wants`
-with all launches of the place that are in the map and have no Gone.
+with all launches of the place that are in the map and have no Gone; and with those of other places, if the foreman has
+a driver that sees them (`shared`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from clusterbroker.broker.foreman import frames
 from clusterbroker.broker.foreman.frames import Hello, LaunchRow, PlaceRow, TemplateRow, ToNode, WorkerRow
@@ -32,16 +33,20 @@ class ForemanLink:
         self.workers: dict[str, WorkerRow] = {}
         self.attached_now = False
         """A foreman is there, and has said Hello."""
+        self.shared = False
+        """The foreman has a driver that sees workers of other places."""
         self._index = 0
         self._rows: dict[str, LaunchRow] = {}
+        self._elsewhere: dict[str, bool] | None = None
         self._lease = frames.Lease(held=False, caught_up=False)
         self._known = False
         self._frames = frames.Frames(ToNode)
 
     # -- to the foreman -----------------------------------------------------------------------------------------------
 
-    def wants(self, launches: Iterable[LaunchRow], index: int) -> bytes:
-        """What to send; nothing while no foreman is there, or if nothing is new."""
+    def wants(self, launches: Iterable[LaunchRow], index: int, elsewhere: Mapping[str, bool] | None = None) -> bytes:
+        """What to send; nothing while no foreman is there, or if nothing is new. `elsewhere`: launches of other places,
+        and whether they are revoked."""
         assert index >= self._index, "the map goes forward"
         rows = {row.spec.worker_id: row for row in launches}
         known = self._rows
@@ -49,11 +54,22 @@ class ForemanLink:
         drop = tuple(self._rows.keys() - rows.keys())
         for worker_id in drop:
             self.workers.pop(worker_id, None)
-        first = not self._known
+        before, self._elsewhere = self._elsewhere, None if elsewhere is None else dict(elsewhere)
+        first = not self._known or (before is None) != (elsewhere is None)
         self._index, self._rows, self._known = index, rows, True
-        if not self.attached_now or not (put or drop or first):
+        if first:
+            return self._all() if self.attached_now else b""
+        others: dict[str, bool] | None = None
+        if before is not None and elsewhere is not None:
+            drop += tuple(before.keys() - elsewhere.keys())
+            others = {worker_id: state for worker_id, state in elsewhere.items() if before.get(worker_id) is not state}
+        if not self.attached_now or not (put or drop or others):
             return b""
-        return frames.encode(frames.Wanted(index=index, full=first, put=put, drop=() if first else drop))
+        return frames.encode(frames.Wanted(index=index, full=False, put=put, drop=drop, elsewhere=others))
+
+    def _all(self) -> bytes:
+        put = tuple(self._rows.values())
+        return frames.encode(frames.Wanted(index=self._index, full=True, put=put, elsewhere=self._elsewhere))
 
     def lease(self, held: bool, caught_up: bool) -> bytes:
         """`caught_up`: the map has all that was in the wiring log when this node began."""
@@ -65,9 +81,7 @@ class ForemanLink:
         self.attached_now = True
         self._frames = frames.Frames(ToNode)
         told = frames.encode(self._lease)
-        if self._known:
-            told += frames.encode(frames.Wanted(index=self._index, full=True, put=tuple(self._rows.values())))
-        return told
+        return told + self._all() if self._known else told
 
     def detached(self) -> None:
         """It is over. Its workers may go on; what was told of them stays until another foreman tells."""
@@ -82,7 +96,7 @@ class ForemanLink:
             if isinstance(event, Hello):
                 if event.version != frames.VERSION:
                     raise ValueError(f"a foreman of version {event.version}, and this node speaks {frames.VERSION}")
-                self.templates = event.templates
+                self.templates, self.shared = event.templates, event.shared
             elif isinstance(event, PlaceRow):
                 self.place = event
             elif isinstance(event, WorkerRow) and event.worker_id in self._rows:

@@ -23,7 +23,7 @@ from clusterbroker.broker.pools.messages import (
     WorkerTold,
 )
 from clusterbroker.broker.pools.orphan_queue import OrphanQueue
-from clusterbroker.broker.pools.places import MEMORY, InUse, Place
+from clusterbroker.broker.pools.places import MEMORY, OFF_THE_MACHINE, InUse, Place
 from clusterbroker.broker.pools.times import PoolTimes
 from clusterbroker.cluster.ids import LogIndex, NodeId
 from clusterbroker.cluster.wiring.levels import STARTED_WORKERS
@@ -63,7 +63,7 @@ FAILURES_MAX: Final = 1000
 class PoolDesk:
     """Of one node.
 
-    launches_told   called when launches of this place may be others than before
+    launches_told   called with a place whose launches may be others than before
     """
 
     def __init__(self, node: DeskNode) -> None:
@@ -80,8 +80,8 @@ class PoolDesk:
         (key -> index of its assignment)."""
         self._sends = False
         """The cluster is at the level of these frames, as far as was looked."""
-        self.launches_told: Callable[[], None] = _nobody
-        self.tell_again: Callable[[int], None] = _nobody_of
+        self.launches_told: Callable[[str], None] = _nobody
+        self.tell_again: Callable[[int], None] = _nobody
         """A controller asks for the workers of its pool."""
         self.handlers: dict[type, Callable[[str, Any, memoryview], object]] = {
             PlaceTold: lambda peer, told, _: self._place(peer, told),
@@ -112,7 +112,7 @@ class PoolDesk:
         return member is not None and member.alive
 
     def others_bytes(self, pool_id: int) -> Mapping[str, int]:
-        """Memory that is promised to workers of other pools, by place."""
+        """Memory of places' machines that is promised to workers of other pools."""
         promised: dict[str, int] = {}
         pools = self._node.map.pools
         for pool in pools.all():
@@ -121,6 +121,8 @@ class PoolDesk:
             for launch in pools.launches(pool.pool_id):
                 told = self._told.get(launch.place)
                 template = None if told is None else told.templates.get(pool.template)
+                if template is not None and template.driver in OFF_THE_MACHINE:
+                    continue
                 each = MEMORY if template is None or not template.memory_bytes else template.memory_bytes
                 promised[launch.place] = promised.get(launch.place, 0) + each
         return promised
@@ -361,13 +363,8 @@ class PoolDesk:
                 orphans.launch_ended(launch, exit_status, peak)
             else:
                 orphans.launch_changed(launch)
-        if launch.place == self.own_place:
-            self.launches_told()
+        self.launches_told(launch.place)
 
 
-def _nobody() -> None:
-    """Until a foreman's node listens."""
-
-
-def _nobody_of(pool_id: int) -> None:
+def _nobody(of: object) -> None:
     """Until a foreman's node listens."""

@@ -11,7 +11,7 @@ from clusterbroker.broker.pools.controller import key_of
 from clusterbroker.broker.pools.credentials import WorkerKey, user_of
 from clusterbroker.broker.pools.figures import NO_FIGURES, Figures
 from clusterbroker.broker.pools.group_queue import GroupQueue
-from clusterbroker.broker.pools.losses import poison_of
+from clusterbroker.broker.pools.losses import WorkerEnd, poison_of
 from clusterbroker.broker.pools.orphan_queue import OrphanQueue
 from clusterbroker.broker.pools.passing_queue import PassingPoolQueue
 from clusterbroker.broker.pools.policy import EVICTIONS, START_FAILURES
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 DIRECT: Final = "amq.rabbitmq.reply-to."
 """Addresses of sessions begin so."""
-EXITS_MAX: Final = 1000
+ENDS_MAX: Final = 1000
 
 
 class NodePools:
@@ -70,8 +70,8 @@ class NodePools:
         self.dead: Counter[tuple[LogIndex, str]] = Counter()
         self.unheard: Counter[LogIndex] = Counter()
         self.poison: Counter[LogIndex] = Counter()
-        self.exits: dict[str, int] = {}
-        """Launch -> exit status, of those that ended last."""
+        self.ends: dict[str, WorkerEnd] = {}
+        """Launch -> how it ended, of those that ended last."""
         self.progress = Progress()
 
     def rows(self) -> tuple[PoolRow, ...]:
@@ -200,13 +200,13 @@ class NodePools:
             if connection is not None:
                 self._node.setting_aside.notify(connection, connection.review_rights)
 
-    def launch_ended(self, launch: Launch, exit_status: int | None) -> None:
+    def launch_ended(self, launch: Launch, end: WorkerEnd) -> None:
         """A worker is gone. Its request may be about to be kept as poison."""
         self.launch_changed(launch)
-        if exit_status is not None:
-            self.exits[launch.launch_id] = exit_status
-            if len(self.exits) > EXITS_MAX:
-                del self.exits[next(iter(self.exits))]
+        if end != WorkerEnd():
+            self.ends[launch.launch_id] = end
+            if len(self.ends) > ENDS_MAX:
+                del self.ends[next(iter(self.ends))]
         pool = self._node.map.pools.get(launch.pool_id)
         if pool is not None:
             self._tell(pool.dead)
@@ -265,7 +265,7 @@ class NodePools:
         """A copy of a request with which workers were lost to the end, once over failovers."""
         node = self._node
         names = node.map.pools.names(pool.pool_id)
-        copy = poison_of(request, names.exchange, node.now_ms, self.exits)
+        copy = poison_of(request, names.exchange, node.now_ms, self.ends)
         vhost = node.vhosts.get(pool.vhost)
         inventory = None if copy is None or vhost is None else vhost.queues.get(names.poison)
         if copy is not None and inventory is not None and not inventory.deleted:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from clusterbroker.broker.node.renewals import keep_delays
 from clusterbroker.broker.node.vhost import VirtualHost
+from clusterbroker.broker.pools.losses import WorkerEnd
 from clusterbroker.cluster.wiring import changes
 from clusterbroker.cluster.wiring.commands import AnyCommand, Bind, Ending, Loosen
 from clusterbroker.cluster.wiring.deduplication import cache_queue
@@ -180,7 +181,7 @@ def launch_changed(node: ReactingNode, change: changes.LaunchChanged) -> None:
 
 
 def launch_ended(node: ReactingNode, change: changes.LaunchEnded) -> None:
-    node.pools.launch_ended(change.launch, change.exit_status)
+    node.pools.launch_ended(change.launch, WorkerEnd(change.exit_status, change.out_of_memory))
     node.pool_desk.launch_changed(change.launch, True, change.exit_status, change.peak_bytes)
 
 

@@ -61,8 +61,11 @@ class Settings:
     min_run_s: float = 10.0
     max_share: float = 0.5
     """Of a place's memory for one key, while others wait."""
+    rolling: bool = True
+    """Workers of an older version are replaced."""
     surge: int = 1
-    """Workers above `max` while a new version replaces an old one."""
+    """Workers above the need, and above `max`, while new ones replace those of an older version; 0: one of these ends
+    first."""
     eager: bool = False
     """More than one worker before SAMPLES_MIN messages were settled."""
     scale_to_zero_while_bound: bool = False
@@ -77,6 +80,7 @@ class Settings:
         assert self.target_wait_s > 0, "a backlog has time"
         assert self.memory >= 1, "a worker takes memory"
         assert 0 < self.max_share <= 1, "a share is a part of a place"
+        assert self.surge >= 0, "a surge adds workers"
         assert all(weight > 0 for weight in self.weights.values()), "weights are positive"
 
 
@@ -192,3 +196,20 @@ class PoolFacts:
     spares_wanted: int = 0
     strays: int = 0
     """Launches whose group is gone: workers of the pool until they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """End of a launch, as its foreman tells."""
+
+    key: str
+    worker: str
+    place: str
+    ready: bool
+    """It was ready once."""
+    asked: bool
+    """Revoked, or stopped by a `Stop`."""
+    peak: int = 0
+    """Bytes; 0: unknown."""
+    detail: str = ""
+    """Exit status in words."""

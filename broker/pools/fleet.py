@@ -25,13 +25,13 @@ from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
 from clusterbroker.broker.pools.explaining import Document, Explanation
-from clusterbroker.broker.pools.facts import GroupFacts, GroupState, PoolFacts, WorkerFacts, WorkerState
+from clusterbroker.broker.pools.facts import Gone, GroupFacts, GroupState, PoolFacts, WorkerFacts, WorkerState
 from clusterbroker.broker.pools.figures import Figures, by_state, of_places
 from clusterbroker.broker.pools.holdings import Holdings, of_seat, seat_of
 from clusterbroker.broker.pools.messages import GroupTold, KeyFailed, SpareTold, StartsFail, TemplateTold, WorkerTold
 from clusterbroker.broker.pools.orders import Assign, Fail, Launch, Order, Ordered, Retire, Stop
 from clusterbroker.broker.pools.places import Place, chosen, is_there, rooms, settings_of, there
-from clusterbroker.broker.pools.policy import Gone, Policy
+from clusterbroker.broker.pools.policy import Policy
 from clusterbroker.cluster.wiring.pool_entities import NO_KEY, NOOP, Assignment, Pool
 from clusterbroker.cluster.wiring.pool_entities import Launch as LaunchEntity
 from clusterbroker.cluster.wiring.pool_rules import tenant_of
@@ -380,7 +380,7 @@ class Fleet:
         template = chosen(self.pool, places, own)
         if template is None:  # nothing is started; what runs ends as ever
             template = self._template or NO_TEMPLATE
-        if self._policy is None or self._memory_of(template) != self._memory_of(self._template):
+        if self._policy is None or self._assumed_of(template) != self._assumed_of(self._template):
             taken_over = self._taken_over and now_s < self._begun_s + LOST_PLACE_S
             before, self._before = self._policy or self._before, None
             self._policy = Policy(
@@ -416,8 +416,10 @@ class Fleet:
         self._end_stray(strays)
 
     @staticmethod
-    def _memory_of(template: TemplateTold | None) -> tuple[int, bool]:
-        return (0, False) if template is None else (template.memory_bytes, template.driver == NOOP)
+    def _assumed_of(template: TemplateTold | None) -> tuple[object, ...]:
+        """What of it is among the policy's settings."""
+        one = template or NO_TEMPLATE
+        return one.memory_bytes, one.driver == NOOP, one.rolling, one.surge
 
     def _spares(self, places: Mapping[str, Place], now_s: float) -> tuple[WorkerFacts, ...]:
         """Workers without a key, but those whose key is ordered; all, where they serve several keys."""

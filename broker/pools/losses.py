@@ -4,15 +4,15 @@
     x-last-return     `lost`, or `rejected`: how it came back last
 
 A request that dies of its delivery limit after a loss is poison: a copy goes to the pool's inventory, as it was
-published, with the header x-poison, a table of `workers` (worker -> how), `key`, `at`, ms since 1970, and `exits`
-(worker -> exit status) of those whose end their places have told by then.
+published, with the header x-poison, a table of `workers` (worker -> how), `key`, `at`, ms since 1970, and of workers
+whose end their places have told by then `exits` (worker -> exit status) and `out_of_memory`, a list.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
@@ -23,7 +23,15 @@ from clusterbroker.broker.queues.modification import Modification
 from clusterbroker.broker.wire.amqp10.types import DecodeError, Symbol, decode, encode
 from clusterbroker.journal.record import Message
 
-NO_EXITS: Final[Mapping[str, int]] = MappingProxyType({})
+
+class WorkerEnd(NamedTuple):
+    """How a worker ended, as its place has told."""
+
+    exit_status: int | None = None
+    out_of_memory: bool = False
+
+
+NO_ENDS: Final[Mapping[str, WorkerEnd]] = MappingProxyType({})
 _DEATHS: Final = ("x-death", "x-first-death-", "x-last-death-", "x-opt-deaths", COUNT, LOST, LAST, POISON)
 
 
@@ -60,8 +68,8 @@ def poisoned(request: Message) -> dict[str, Any] | None:
     return {name.removeprefix(LOST): how for name, how in headers.items() if name.startswith(LOST)}
 
 
-def poison_of(request: Message, exchange: str, now_ms: int, exits: Mapping[str, int] = NO_EXITS) -> Message | None:
-    """The copy for the inventory, addressed as the request was; None: it is no poison. `exits`: of workers."""
+def poison_of(request: Message, exchange: str, now_ms: int, ends: Mapping[str, WorkerEnd] = NO_ENDS) -> Message | None:
+    """The copy for the inventory, addressed as the request was; None: it is no poison. `ends`: of workers."""
     workers = poisoned(request)
     if workers is None:
         return None
@@ -69,7 +77,10 @@ def poison_of(request: Message, exchange: str, now_ms: int, exits: Mapping[str, 
     headers = properties.headers or {}
     key = request.routing_key.decode("utf-8", "surrogateescape")
     about: dict[str, Any] = {"workers": workers, "key": key, "at": now_ms}
-    if ended := {worker: exits[worker] for worker in workers if worker in exits}:
-        about["exits"] = ended
+    known = {worker: ends[worker] for worker in workers if worker in ends}
+    if exits := {worker: end.exit_status for worker, end in known.items() if end.exit_status is not None}:
+        about["exits"] = exits
+    if out_of_memory := [worker for worker, end in known.items() if end.out_of_memory]:
+        about["out_of_memory"] = out_of_memory
     kept = {name: value for name, value in headers.items() if not name.startswith(_DEATHS)}
     return republished(request, exchange, key, replace(properties, headers={**kept, POISON: about}), now_ms)

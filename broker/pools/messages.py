@@ -31,6 +31,9 @@ class TemplateTold(msgspec.Struct, frozen=True, array_like=True):
     memory_bytes: Whole = 0
     endpoint: Text = ""
     """Where its driver is asked: a key of `PlaceTold.suspended`. Empty: of a member that does not tell it."""
+    rolling: bool = True
+    """Workers of another version are replaced. A release before, which knows `memory_bytes` last, does that too."""
+    surge: Whole = 1
 
 
 class PoolMessage(msgspec.Struct, frozen=True, array_like=True):

@@ -11,6 +11,9 @@ from clusterbroker.broker.pools.messages import PlaceTold, TemplateTold
 from clusterbroker.cluster.wiring.pool_entities import NO_MORE, NOOP, Launch, MoreSettings, Pool, PoolSettings
 
 ROOM_UNKNOWN: Final = 1 << 50
+OFF_THE_MACHINE: Final = frozenset(("kubernetes",))
+"""Drivers whose workers take nothing of the machine that their foreman is on: its memory, and an alarm about it, say
+nothing of them."""
 MEMORY: Final = 256 * MIB
 """Of a worker whose template promises none."""
 
@@ -59,12 +62,14 @@ def rooms(
         own = place.told.templates.get(pool.template)
         if own is None or own.version != template.version:
             continue
+        off = own.driver in OFF_THE_MACHINE
+        room = ROOM_UNKNOWN if off or not place.told.memory_bytes else place.told.memory_bytes - place.others_bytes
         rooms[name] = PlaceFacts(
             name,
-            memory=max(0, (place.told.memory_bytes or ROOM_UNKNOWN) - place.others_bytes - left[name] * each),
+            memory=max(0, room - left[name] * each),
             workers_max=max(0, own.max_workers - left[name]) if own.max_workers else None,
             suspended=not place.alive or bool(place.told.suspends(own)),
-            alarm=place.told.alarm,
+            alarm=place.told.alarm and not off,
         )
     return rooms
 
@@ -100,6 +105,8 @@ def settings_of(
         scale_to_zero_while_bound=more.scale_to_zero_while_bound,
         weights={tenant: float(weight) for tenant, weight in more.tenant_weights},
         memory=template.memory_bytes or MEMORY,
+        rolling=template.rolling,
+        surge=template.surge,
         start_timeout_s=float(settings.start_timeout_s),
         start_failures_max=settings.start_failures_max,
         grace_s=float(settings.grace_s),

@@ -27,14 +27,14 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from clusterbroker.cluster.wiring.pool_entities import NO_KEY
 
 from .admission import Admission, Wish
 from .demand import Demand
-from .facts import COMING, GroupFacts, GroupState, PoolFacts, Scaling, Settings, WorkerFacts, WorkerState
+from .facts import COMING, Gone, GroupFacts, GroupState, PoolFacts, Scaling, Settings, WorkerFacts, WorkerState
 from .failures import Failures
 from .orders import Assign, Evict, Fail, Launch, Order, Retire, Stop, SuspendPlace
 from .placement import EVICT_IDLE_S, Costs, Placement, Victim
@@ -52,23 +52,6 @@ LOOK_EFFORT: Final = 200
 EVICTIONS, START_FAILURES = "evictions", "start_failures"
 PARKED_PART: Final = 10
 """Groups at rest that wait for a worker cost as much as one that is measured."""
-
-
-@dataclass(frozen=True, slots=True)
-class Gone:
-    """End of a launch, as its foreman tells."""
-
-    key: str
-    worker: str
-    place: str
-    ready: bool
-    """It was ready once."""
-    asked: bool
-    """Revoked, or stopped by a `Stop`."""
-    peak: int = 0
-    """Bytes; 0: unknown."""
-    detail: str = ""
-    """Exit status in words."""
 
 
 class Policy:
@@ -224,9 +207,9 @@ class Policy:
         """Orders of now, in the sequence in which they are to be carried out."""
         orders: list[Order] = []
         self._restless = False
+        rested = self._rested if facts.version == self.facts.version else {}  # workers of another one are old
         self.facts = facts
         self._forget(facts, now_s)
-        rested = self._rested
         awake = [group for key, group in facts.groups.items() if rested.get(key) is not group]
         self.effort, self._idlers = len(awake) + len(self._parked) // PARKED_PART, None
         for group in awake:
@@ -352,24 +335,29 @@ class Policy:
             if not group.busy:
                 yield from ((worker, "its group ends") for worker in active)
             return
-        surge = self.settings.surge if any(worker.version != facts.version for worker in active) else 0
+        surge = self.settings.surge if self._old(active, facts) else 0
         count = demand.surplus(group, len(active) - surge, now_s, self.settings)
         if group.state is GroupState.UNBOUND and not self.settings.scale_to_zero_while_bound:
             count = min(count, len(active) - 1)  # a request may still come back to it
         if count > 0:
             demand.down_s = now_s
             yield from ((worker, "surplus") for worker in active[:count])
-        elif len(active) > max(demand.largest(now_s), self._least(group)) and (old := self._outdated(active, facts)):
+        elif (old := self._outdated(active, facts)) and len(active) > self._kept(group, now_s):
             yield old[0], "an older version"
 
-    def _least(self, group: GroupFacts) -> int:
-        return max(self.settings.min, 1 if group.state is GroupState.UNBOUND else 0)
+    def _kept(self, group: GroupFacts, now_s: float) -> int:
+        """So many stay when one of an older version goes."""
+        least = max(self.settings.min, 1 if group.state is GroupState.UNBOUND else 0)
+        return max(self._demands[group.key].largest(now_s), least) - (not self.settings.surge)
+
+    def _old(self, active: list[WorkerFacts], facts: PoolFacts) -> list[WorkerFacts]:
+        """Workers of an older version that are to be replaced."""
+        replaced = facts.version if self.settings.rolling else ""
+        return [worker for worker in active if replaced and worker.version != replaced]
 
     def _outdated(self, active: list[WorkerFacts], facts: PoolFacts) -> list[WorkerFacts]:
-        """Workers of an older version that one may be replaced of: nothing is starting, so the new ones are ready."""
-        if not facts.version or any(worker.state in COMING for worker in active):
-            return []
-        return [worker for worker in active if worker.version != facts.version]
+        """Those that one may be replaced of: nothing is starting, so the new ones are ready."""
+        return [] if any(worker.state in COMING for worker in active) else self._old(active, facts)
 
     # ---- up ----
 
@@ -378,9 +366,9 @@ class Policy:
         key, demand = group.key, self._demands[group.key]
         active = [worker for worker in group.active if worker.id not in retired]
         have, target = self._counted(active), self.needs[key]
-        if have >= target and self._outdated(active, facts) and len(active) == len(group.active):
-            most = self.settings.max + self.settings.surge
-            target = have + 1 if have < min(most, demand.largest(now_s) + self.settings.surge) else have
+        if have >= target and (old := self._outdated(active, facts)) and len(active) == len(group.active):
+            most = min(self.settings.max, demand.largest(now_s)) + self.settings.surge
+            target = max(have, min(most, have + len(old)))
         elif group.state is GroupState.DRAINING:
             target = 0
         if have >= target or not self.failures.may_start(key, now_s):

@@ -1,6 +1,6 @@
 """A node's end of its foreman: launches of the map go there, what it tells goes to the map and to controllers (waits).
 
-    map: launches of this place --> `wants`; lease --> `lease`
+    map: launches of this place --> `wants`; lease --> `lease`    (those of others as well, where the place is shared)
     Hello, PlaceRow             --> PlaceTold to all members
     WorkerRow                   --> WorkerTold to the pool's controller
     GoneRow                     --> WorkersGone, and why to the controller
@@ -15,7 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from clusterbroker.broker.foreman.frames import GoneRow, LaunchRow, PlaceRow, WorkerRow
+from clusterbroker.broker.foreman.frames import GoneRow, Hello, LaunchRow, PlaceRow, WorkerRow
+from clusterbroker.broker.foreman.reconcile import OUT_OF_MEMORY
 from clusterbroker.broker.foreman.spec import WorkerSpec
 from clusterbroker.broker.pools.messages import PlaceTold, TemplateTold, WorkerTold
 from clusterbroker.broker.pools.places import InUse
@@ -64,7 +65,7 @@ class ForemanDesk:
         """The foreman may run already: it lives longer than this life of the node."""
         self._foreman.heard = self.heard
         desk = self._shell.node.pool_desk
-        desk.launches_told = self._soon
+        desk.launches_told = self._launches
         desk.tell_again = self._tell_again
         self._place()
         self._look()
@@ -72,7 +73,7 @@ class ForemanDesk:
     def end(self) -> None:
         """Nothing is told any more."""
         desk = self._shell.node.pool_desk
-        desk.launches_told, desk.tell_again = _nobody, _unasked
+        desk.launches_told = desk.tell_again = _unasked
         self._foreman.heard = _unheard  # a GoneRow comes again, to the next life
         if self._timer is not None:
             self._timer.cancel()
@@ -100,6 +101,10 @@ class ForemanDesk:
         role = self._shell.node.role
         return role is None or role.registered
 
+    def _launches(self, place: str) -> None:
+        if place == self._shell.node.options.name or self._foreman.link.shared:
+            self._soon()
+
     def _soon(self) -> None:
         """Changes of one turn, and of WANTS_S, are told together."""
         if not self._due:
@@ -111,7 +116,13 @@ class ForemanDesk:
         if self._timer is None or not self._caught_up:
             return
         self._wants_s = self._shell.loop.time() + WANTS_S
-        self._foreman.wants(self._rows(), self._shell.node.map.applied)
+        elsewhere = self._elsewhere() if self._foreman.link.shared else None
+        self._foreman.wants(self._rows(), self._shell.node.map.applied, elsewhere)
+
+    def _elsewhere(self) -> dict[str, bool]:
+        pools, own = self._shell.node.map.pools, self._shell.node.options.name
+        launches = (launch for pool in pools.all() for launch in pools.launches(pool.pool_id))
+        return {launch.launch_id: bool(launch.revoked) for launch in launches if launch.place != own}
 
     def _rows(self) -> Iterator[LaunchRow]:
         pools, own = self._shell.node.map.pools, self._shell.node.options.name
@@ -177,6 +188,8 @@ class ForemanDesk:
             running = event.state == "running"
             self._tell(event.worker_id, running=running, memory_bytes=_whole(event.memory_bytes))
         else:
+            if isinstance(event, Hello) and event.shared:
+                self._soon()  # what it was told as it began has nothing of other places
             self._place()
         self._shell.schedule()
 
@@ -199,7 +212,9 @@ class ForemanDesk:
             at_ms=node.now_ms,
             node=NodeId(node.options.name) if node.role is not None else LOCAL_NODE,
             incarnation=Incarnation(node.options.incarnation),
-            ended=(Ended(row.worker_id, _exit(row.exit), _whole(row.peak_bytes)),),
+            ended=(
+                Ended(row.worker_id, _exit(row.exit), _whole(row.peak_bytes), out_of_memory=row.why == OUT_OF_MEMORY),
+            ),
         )
         node.propose(command, _done)
 
@@ -209,7 +224,13 @@ class ForemanDesk:
             return
         templates = {
             name: TemplateTold(
-                one.version, one.driver, _whole(one.max_workers), _whole(one.memory_bytes), one.endpoint[:TEXT_MAX]
+                one.version,
+                one.driver,
+                _whole(one.max_workers),
+                _whole(one.memory_bytes),
+                one.endpoint[:TEXT_MAX],
+                one.rolling,
+                _whole(one.surge),
             )
             for name, one in link.templates.items()
         }
@@ -243,11 +264,7 @@ def _done(applied: Applied) -> None:
     """Told again by the foreman, if it failed."""
 
 
-def _nobody() -> None:
-    """Between two lives."""
-
-
-def _unasked(pool_id: int) -> None:
+def _unasked(of: object) -> None:
     """Between two lives."""
 
 

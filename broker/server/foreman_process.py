@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -53,9 +53,10 @@ class ForemanProcess(Companion):
 
     # -- what the node tells ------------------------------------------------------------------------------------------
 
-    def wants(self, launches: Iterable[LaunchRow], index: int) -> None:
-        """All launches of this place that have no Gone, as the map has them at `index`."""
-        self._send(self.link.wants(launches, index))
+    def wants(self, launches: Iterable[LaunchRow], index: int, elsewhere: Mapping[str, bool] | None = None) -> None:
+        """All launches of this place that have no Gone, as the map has them at `index`; those of other places, if the
+        foreman sees them."""
+        self._send(self.link.wants(launches, index, elsewhere))
 
     def lease(self, held: bool, caught_up: bool) -> None:
         """With each change."""

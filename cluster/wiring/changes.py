@@ -261,6 +261,7 @@ class LaunchEnded(msgspec.Struct, frozen=True, tag=True):
     launch: Launch
     exit_status: int | None = None
     peak_bytes: int = 0
+    out_of_memory: bool = False
 
 
 class AssignmentChanged(msgspec.Struct, frozen=True, tag=True):

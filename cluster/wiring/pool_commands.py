@@ -191,6 +191,8 @@ class Ended(msgspec.Struct, frozen=True, array_like=True):
     launch_id: str
     exit_status: int | None = None
     peak_bytes: int = 0
+    out_of_memory: bool = False
+    """The kernel ended it for its memory, as its driver says. A release that does not know it passes it over."""
 
 
 class WorkersGone(OfProcess, frozen=True, kw_only=True, tag="workers_gone"):

@@ -143,7 +143,8 @@ class Launches:
             held = self._table.launched.get(report.launch_id)
             if held is not None and self._may_report(command, held.launches[report.launch_id]):
                 launch = held.launches[report.launch_id]
-                self._end_launch(held, launch, LaunchEnded(launch, report.exit_status, report.peak_bytes), changes)
+                end = LaunchEnded(launch, report.exit_status, report.peak_bytes, report.out_of_memory)
+                self._end_launch(held, launch, end, changes)
                 ended.append(launch)
         return tuple(ended)
 

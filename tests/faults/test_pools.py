@@ -133,3 +133,32 @@ def test_three_nodes_serve_and_a_controller_that_dies_neither_stops_nor_starts(n
         assert fresh["worker"] in serving
         # those of the lost place are replaced, each by one
         assert len(serving) == len(keys) + 1
+
+
+def test_a_changed_template_replaces_workers_of_a_key_at_rest_and_nobody_waits(
+    nodes: Callable[..., PoolNodes],
+) -> None:
+    """Node after node begins with another file; workers go on meanwhile, and new ones are ready before they leave."""
+    one = nodes("a", on_node_exit="keep")
+    one.declare()
+    with one.roaming_caller() as pool:
+        first = told(pool.call("42", timeout_s=60))
+        other = told(pool.call("43", timeout_s=60))
+    foremen = one.foremen("a")
+    one.fleet.node("a").process.terminate()  # type: ignore[union-attr]
+    one.fleet.node("a").process.wait(30)  # type: ignore[union-attr]
+    psutil.wait_procs(foremen, 30)
+    assert one.processes().keys() == {first["worker"], other["worker"]}
+    one.template(on_node_exit="keep", memory_bytes=200 << 20)
+    one.start("a")
+    old = {first["worker"], other["worker"]}
+    with one.caller() as pool:
+        heard, end = [], False
+        while not end:
+            heard.append(told(pool.call("42", timeout_s=20))["worker"])
+            end = len(one.workers()) == 2 and not {row["id"] for row in one.workers()} & old
+        assert heard[0] == first["worker"], "it is adopted"
+        assert heard[-1] not in old
+        assert len(set(heard)) == 2, "one was replaced by one"
+        assert told(pool.call("43", timeout_s=20))["worker"] not in old, "a key that nobody asked for as well"
+    eventually("the old ones have ended", lambda: not one.processes().keys() & old)

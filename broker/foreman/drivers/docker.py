@@ -29,7 +29,7 @@ from clusterbroker.broker.foreman.drivers.port import (
     Place,
     labels,
 )
-from clusterbroker.broker.foreman.reconcile import Seen, State
+from clusterbroker.broker.foreman.reconcile import OUT_OF_MEMORY, Seen, State
 from clusterbroker.broker.foreman.spec import WorkerSpec, check, secrets, told
 from clusterbroker.broker.foreman.templates import Template
 
@@ -178,7 +178,7 @@ class Containers:
                 if error.status == ABSENT:
                     return None
                 raise
-            why = "out of memory" if end.get("OOMKilled") else str(end.get("Error") or "")
+            why = OUT_OF_MEMORY if end.get("OOMKilled") else str(end.get("Error") or "")
             self._ended[worker_id] = Seen(worker_id, State.EXITED, *facts, int(end["ExitCode"]), why=why)
         return self._ended[worker_id]
 

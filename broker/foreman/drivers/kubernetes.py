@@ -4,7 +4,9 @@
     its end   phase Succeeded or Failed; a finalizer of ours keeps the Pod and its exit status until it is removed
 
 `$` is doubled in values and arguments: a kubelet replaces $(NAME) in them, and a key may have that. The place is
-shared: the lease of one node says nothing of it.
+shared: the lease of one node says nothing of it, and its list has the Pods of the cluster's other places too. So a Pod
+of a node that never comes back is ended by another one's foreman (rule 9 of `reconcile`). A Pod's name has its place in
+it since the driver's first release, and keeps it: a start means the same to members of any release.
 """
 
 from __future__ import annotations
@@ -20,11 +22,13 @@ from kubernetes_asyncio.client.exceptions import ApiException
 from kubernetes_asyncio.config.config_exception import ConfigException
 
 from clusterbroker.broker.foreman.drivers.port import Capacity, DriverError, Place
-from clusterbroker.broker.foreman.reconcile import Seen, State
+from clusterbroker.broker.foreman.reconcile import OUT_OF_MEMORY, Seen, State
 from clusterbroker.broker.foreman.spec import WorkerSpec, check, secrets, told
 from clusterbroker.broker.foreman.templates import Template
 
 LABEL: Final = "clusterbroker.io/"
+SELECTOR: Final = f"{LABEL}place"
+"""All Pods of this driver: whose they are is an annotation, which those of its first release have."""
 FINALIZER: Final = "clusterbroker.io/exit-status"
 ABSENT: Final = 404
 CONFLICT: Final = 409
@@ -42,6 +46,8 @@ class Pods:
         self._kubeconfig = kubeconfig
         self._namespace = namespace
         self._api: Any = None  # its stubs want models where its code takes dictionaries as well
+        self._others: dict[str, str] = {}
+        """Worker of another place -> its Pod, as listed last."""
 
     async def _core(self) -> Any:
         """Raises DriverError."""
@@ -65,11 +71,7 @@ class Pods:
         return DriverError(f"kubernetes: {what}: the API server cannot be reached: {error}: see kubeconfig")
 
     def _pod(self, worker_id: str) -> str:
-        return f"{self._place.prefix}-{worker_id}"
-
-    @property
-    def _selector(self) -> str:
-        return f"{LABEL}place={self._place.prefix}"
+        return self._others.get(worker_id) or f"{self._place.prefix}-{worker_id}"
 
     # -- start --------------------------------------------------------------------------------------------------------
 
@@ -135,36 +137,21 @@ class Pods:
     async def list(self) -> tuple[Seen, ...]:
         api = await self._core()
         try:
-            found = await api.list_namespaced_pod(self._namespace, label_selector=self._selector)
+            found = await api.list_namespaced_pod(self._namespace, label_selector=SELECTOR)
         except (ApiException, aiohttp.ClientError, OSError) as error:
             raise self._error("list", error) from error
-        return tuple(self._row(pod) for pod in found.items)
-
-    def _row(self, pod: Any) -> Seen:
-        state = _state(pod)
-        exit_, why = None, ""
-        if state is State.EXITED:
-            why = str(pod.status.reason or "")
-            for one in pod.status.container_statuses or ():
-                if (end := one.state.terminated) is not None:
-                    exit_ = end.exit_code
-                    why = "out of memory" if end.reason == "OOMKilled" else why
-        annotations = pod.metadata.annotations or {}
-        return Seen(
-            pod.metadata.labels.get(f"{LABEL}worker", ""),
-            state,
-            self._place.cluster,
-            self._place.node,
-            annotations.get(f"{LABEL}pool", ""),
-            exit_,
-            why=why,
-        )
+        own = self._place
+        rows = [(_row(pod), pod.metadata.name) for pod in found.items]
+        self._others = {
+            seen.worker_id: name for seen, name in rows if seen.cluster == own.cluster and seen.place != own.node
+        }
+        return tuple(seen for seen, _ in rows if seen.cluster == own.cluster)
 
     async def watch(self) -> AsyncIterator[str]:
         api = await self._core()
         watching = watch.Watch()
         try:
-            async for event in watching.stream(api.list_namespaced_pod, self._namespace, label_selector=self._selector):
+            async for event in watching.stream(api.list_namespaced_pod, self._namespace, label_selector=SELECTOR):
                 metadata = event["raw_object"].get("metadata", {})  # of an error (410) there are none: list anew
                 yield str(metadata.get("labels", {}).get(f"{LABEL}worker", ""))
         except (ApiException, aiohttp.ClientError, OSError) as error:
@@ -180,6 +167,27 @@ class Pods:
         if self._api is not None:
             await self._api.api_client.close()
             self._api = None
+
+
+def _row(pod: Any) -> Seen:
+    state = _state(pod)
+    exit_, why = None, ""
+    if state is State.EXITED:
+        why = str(pod.status.reason or "")
+        for one in pod.status.container_statuses or ():
+            if (end := one.state.terminated) is not None:
+                exit_ = end.exit_code
+                why = OUT_OF_MEMORY if end.reason == "OOMKilled" else why
+    annotations = pod.metadata.annotations or {}
+    return Seen(
+        pod.metadata.labels.get(f"{LABEL}worker", ""),
+        state,
+        annotations.get(f"{LABEL}cluster", ""),
+        annotations.get(f"{LABEL}node", ""),
+        annotations.get(f"{LABEL}pool", ""),
+        exit_,
+        why=why,
+    )
 
 
 def _state(pod: Any) -> State:

@@ -70,7 +70,8 @@ class Driver(Protocol):
         """Forgets a worker that has ended."""
 
     async def list(self) -> tuple[Seen, ...]:
-        """All workers with the labels of this place, those that have ended as well."""
+        """All workers with the labels of this place, those that have ended as well; where it is shared, those of the
+        cluster's other places too."""
 
     def watch(self) -> AsyncIterator[str]:
         """The id of a worker whose state may have changed, "" for any; without end, unless it raises DriverError."""

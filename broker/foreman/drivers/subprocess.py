@@ -43,7 +43,7 @@ from clusterbroker.broker.foreman.drivers.records import (
     processes_of,
 )
 from clusterbroker.broker.foreman.drivers.users import check_root
-from clusterbroker.broker.foreman.reconcile import Seen, State
+from clusterbroker.broker.foreman.reconcile import OUT_OF_MEMORY, Seen, State
 from clusterbroker.broker.foreman.spec import WorkerSpec, check, secrets, told
 from clusterbroker.broker.foreman.templates import Template
 
@@ -416,14 +416,14 @@ def _kill_cgroup(cgroup: Path) -> None:
 
 
 def _leave_cgroup(cgroup: Path | None) -> str:
-    """ "out of memory" if the kernel ended something in it."""
+    """OUT_OF_MEMORY if the kernel ended something in it for that."""
     if cgroup is None:
         return ""
     _kill_cgroup(cgroup)
     why = ""
     try:
         events = dict(line.split() for line in (cgroup / "memory.events").read_text().splitlines())
-        why = "out of memory" if int(events.get("oom_kill", 0)) else ""
+        why = OUT_OF_MEMORY if int(events.get("oom_kill", 0)) else ""
     except (OSError, ValueError):
         pass  # no memory controller
     try:

@@ -26,7 +26,7 @@ from dbus_fast.errors import DBusError
 from clusterbroker.broker.foreman.drivers.port import Capacity, DriverError, Place
 from clusterbroker.broker.foreman.drivers.records import Record, Records, boot_id
 from clusterbroker.broker.foreman.drivers.users import check_root
-from clusterbroker.broker.foreman.reconcile import Seen, State
+from clusterbroker.broker.foreman.reconcile import OUT_OF_MEMORY, Seen, State
 from clusterbroker.broker.foreman.spec import WorkerSpec, check, secrets, told
 from clusterbroker.broker.foreman.templates import PROPERTIES, Template
 
@@ -211,7 +211,7 @@ class Units:
         status, code = facts.get("ExecMainStatus"), facts.get("ExecMainCode", 0)
         exit_ = None if not code else status if code == EXITED else 128 + int(status or 0)
         result = facts.get("Result", "")
-        why = "out of memory" if result == "oom-kill" else ""
+        why = OUT_OF_MEMORY if result == "oom-kill" else ""
         if exit_ == CANNOT_EXEC:
             why = "the program cannot be executed: see the command of its template"
         settled = msgspec.structs.replace(record, exited=True, exit=exit_, peak_bytes=peak, why=why)

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from tests.support import campaign
 
-from .cluster.run import SCENARIOS
+from .cluster.run import SCENARIOS, SELDOM
 from .cluster.run import run as run_cluster
 from .run import LOADS, run
 from .shared import run as run_shared
@@ -26,13 +26,15 @@ SHARED: Final = "shared"
 
 def main(arguments: list[str]) -> int:
     parser = campaign.parser(COMMAND, __doc__)
-    parser.add_argument("--scenario", choices=sorted({*LOADS, *SCENARIOS, SHARED}), help="by default each seed's own")
+    parser.add_argument(
+        "--scenario", choices=sorted({*LOADS, *SCENARIOS, *SELDOM, SHARED}), help="by default each seed's own"
+    )
     parser.add_argument("--cluster", action="store_true", help="nodes, maps, foremen, workers and callers as well")
     options = parser.parse_args(arguments)
     live: Callable[[int, str | None], Any] = run_cluster if options.cluster else run
     if options.scenario == SHARED:
         live = lambda seed, _scenario: run_shared(seed)  # noqa: E731
-    known = {*SCENARIOS} if options.cluster else {*LOADS, SHARED}
+    known = {*SCENARIOS, *SELDOM} if options.cluster else {*LOADS, SHARED}
     if options.scenario is not None and options.scenario not in known:
         parser.error(f"--scenario {options.scenario} is {'without' if options.cluster else 'with'} --cluster")
     flags = " ".join(

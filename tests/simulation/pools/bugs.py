@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from dataclasses import replace
+from typing import Any, Final
 
 import pytest
 
@@ -102,6 +103,25 @@ def trials_are_not_counted(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Demand, "may_start", lambda _self, _workers, _ordered, _now_s: True)
 
 
+def old_ones_leave_before_new_ones_are_ready(patch: pytest.MonkeyPatch) -> None:
+    """A worker that starts counts as one that serves."""
+    patch.setattr(Policy, "_outdated", Policy._old)
+
+
+def all_of_a_version_at_once(patch: pytest.MonkeyPatch) -> None:
+    """As many new ones start as there are old ones."""
+    wishes = Policy._wishes
+
+    def unbounded(self: Policy, group: GroupFacts, *rest: Any) -> Any:
+        settings, self.settings = self.settings, replace(self.settings, surge=100)
+        try:
+            return iter([*wishes(self, group, *rest)])
+        finally:
+            self.settings = settings
+
+    patch.setattr(Policy, "_wishes", unbounded)
+
+
 FOUND_IN: Final[dict[Bug, tuple[str, str]]] = {
     need_counted_from_running: ("ramp", "I3"),
     back_off_reset_by_start: ("poison", "back"),
@@ -113,5 +133,7 @@ FOUND_IN: Final[dict[Bug, tuple[str, str]]] = {
     starved_keys_wait_their_turn: ("one_hot_key", "I8"),
     stop_without_grace: ("one_hot_key", "I10"),
     trials_are_not_counted: ("poison", "I13"),
+    old_ones_leave_before_new_ones_are_ready: ("rolling", "59"),
+    all_of_a_version_at_once: ("rolling", "I3"),
 }
 """Scenario, and the rule that is broken (`checkers`). The first seven are of the design page."""

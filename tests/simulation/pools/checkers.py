@@ -2,7 +2,8 @@
 
 No checker asks the policy what it counted: launches, claims, windows and shares are kept here a second time.
 
-    I3   launches in the log are at most the need at the time of the order (and `surge` of a new version)
+    I3   launches in the log are at most the need at the time of the order (beside workers of an older version the
+         largest need of the last minute, and `surge`)
     I8   the key that waits longest gets a start within the bound, when room for one worker can be had
     I9   memory promised is at most the capacity, at every place, by what was learnt until then
     I10  no worker that holds a message is stopped before `grace_s` after it was retired; no busy group is evicted
@@ -12,6 +13,8 @@ No checker asks the policy what it counted: launches, claims, windows and shares
     back a group waits 1, 2, 4 .. 60 s after failed starts in a row, whatever was begun in between
     idle a group that holds or has messages is neither unbound nor drained nor dropped
     down a surplus leaves at least the largest need of the last minute
+    59   a worker of an older version is retired alone, when nothing of its key starts and those that stay are as many
+         as were needed lately (with `surge` 0: one less)
     fair tenants that wait all the time differ by at most a largest cost of each
 """
 
@@ -21,9 +24,8 @@ import math
 from collections import defaultdict, deque
 from typing import TYPE_CHECKING, Final
 
-from clusterbroker.broker.pools.facts import COMING, GroupState, PoolFacts, WorkerState
+from clusterbroker.broker.pools.facts import COMING, Gone, GroupState, PoolFacts, WorkerState
 from clusterbroker.broker.pools.orders import Evict, Launch, Order, Retire, Stop, SuspendPlace
-from clusterbroker.broker.pools.policy import Gone
 
 if TYPE_CHECKING:
     from .world import Group, World
@@ -80,6 +82,8 @@ class Checkers:
             match order:
                 case Retire(why="surplus"):
                     self._surplus(facts, order)
+                case Retire(why="an older version"):
+                    self._replaced(facts, order, orders)
                 case Evict():
                     group = facts.groups[order.key]
                     starved = bool(order.wanted_by) and self._starved(facts, order.wanted_by)
@@ -122,6 +126,17 @@ class Checkers:
             f"down: {order.key!r} keeps {len(group.active) - taken} workers, and needed {largest} a minute ago",
         )
 
+    def _replaced(self, facts: PoolFacts, order: Retire, orders: list[Order]) -> None:
+        group, settings = facts.groups[order.key], self._world.settings
+        leaving = [each.worker for each in orders if isinstance(each, Retire) and each.key == order.key]
+        stay = [each for each in group.active if each.id not in leaving]
+        what = f"59: {order.worker} of {order.key!r}"
+        require(len(leaving) == 1, f"{what} is replaced beside {leaving}")
+        require(settings.rolling, f"{what} is replaced, and none is to be")
+        ready = sum(each.state is WorkerState.READY for each in stay)
+        least = max(settings.min, max(need for _, need in self._needs[order.key])) - (not settings.surge)
+        require(ready == len(stay) >= least, f"{what} is replaced beside {ready} of {len(stay)}, {least} were needed")
+
     def _stop(self, facts: PoolFacts, order: Stop) -> None:
         worker = next(each for each in facts.groups[order.key].workers if each.id == order.worker)
         if worker.state in COMING:
@@ -155,7 +170,9 @@ class Checkers:
             key, need = order.key, self._world.policy.needs.get(order.key, 0)
             place = facts.places[order.place]
             require(not place.suspended and not place.alarm, f"{key!r} is started at {order.place}, which takes none")
-            most = max(need, active[key] if key in old else 0) + (self._world.settings.surge if key in old else 0)
+            settings = self._world.settings
+            largest = max(each for _, each in self._needs[key])
+            most = max(need, min(settings.max, largest) + settings.surge) if key in old and settings.rolling else need
             require(
                 active[key] < most, f"I3: {active[key]} launches of {key!r} stand for a need of {need}, and one more"
             )

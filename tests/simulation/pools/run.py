@@ -118,10 +118,21 @@ def two_tenants(world: World, rng: random.Random) -> float:
     return 1
 
 
+def rolling(world: World, rng: random.Random) -> float:
+    """Load under which the template changes, again before all workers are of the version before."""
+    for number in range(rng.randint(1, 4)):
+        rate, key = rng.choice((0.2, 2.0, 20.0)), f"k{number}"
+        world.natures[key] = Nature(rng.uniform(0.5, 8), rng.uniform(0.02, 1), rng.randint(40, 160))
+        _arrivals(world, rng, key, 0, 360, lambda _time_s, rate=rate: rate)  # type: ignore[misc]
+    for number in range(2, 2 + rng.randint(1, 3)):
+        world.at(rng.uniform(30, 300), lambda number=number: _set_version(world, f"v{number}"))  # type: ignore[misc]
+    return 360
+
+
 LOADS: Final[dict[str, Load]] = {
     load.__name__: load
     for load in (
-        steady, ramp, burst, many_keys, one_hot_key, periodic, poison, long_work, growing_keys, two_tenants,
+        steady, ramp, burst, many_keys, one_hot_key, periodic, poison, long_work, growing_keys, two_tenants, rolling,
     )
 }  # fmt: skip
 
@@ -166,6 +177,8 @@ def run(seed: int, scenario: str | None = None, calm: bool = False) -> Report:
         starve_s=1e9 if fair else 30.0,
         eager=rng.random() < 0.2,
         scale_to_zero_while_bound=rng.random() < 0.3,
+        rolling=name != "rolling" or rng.random() < 0.9,
+        surge=rng.choice((0, 1, 1, 3)) if name == "rolling" else 1,
     )
     world = World(
         seed,

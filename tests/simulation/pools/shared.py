@@ -16,10 +16,9 @@ import random
 from dataclasses import dataclass, replace
 from typing import Final
 
-from clusterbroker.broker.pools.facts import GroupFacts, PoolFacts, Settings, WorkerFacts, WorkerState
+from clusterbroker.broker.pools.facts import Gone, GroupFacts, PoolFacts, Settings, WorkerFacts, WorkerState
 from clusterbroker.broker.pools.holdings import of_seat, seat_of
 from clusterbroker.broker.pools.orders import Assign, Launch, Order, Retire, Stop
-from clusterbroker.broker.pools.policy import Gone
 from clusterbroker.cluster.wiring.pool_entities import NO_KEY
 
 from .checkers import Checkers, require

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from clusterbroker.broker.pools.facts import (
+    Gone,
     GroupFacts,
     GroupState,
     PlaceFacts,
@@ -24,7 +25,7 @@ from clusterbroker.broker.pools.facts import (
     WorkerState,
 )
 from clusterbroker.broker.pools.orders import Evict, Fail, Launch, Order, Retire, Stop, SuspendPlace
-from clusterbroker.broker.pools.policy import Gone, Policy
+from clusterbroker.broker.pools.policy import Policy
 
 from .checkers import Checkers
 

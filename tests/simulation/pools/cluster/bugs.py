@@ -32,6 +32,7 @@ from clusterbroker.cluster.wiring.changes import Bound
 from clusterbroker.cluster.wiring.pool_entities import NO_KEY
 from clusterbroker.cluster.wiring.pool_table import PoolTable
 from clusterbroker.cluster.wiring.pools import Pools
+from tests.simulation.pools.bugs import old_ones_leave_before_new_ones_are_ready
 
 Bug = Callable[[pytest.MonkeyPatch], None]
 
@@ -180,6 +181,16 @@ def credential_valid_after_revoke(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(WorkerRights, "gone", property(gone))
 
 
+def pods_of_other_places_left_alone(patch: pytest.MonkeyPatch) -> None:
+    """A foreman looks after its own, where the place is shared as well."""
+    patch.setattr(Books, "is_others", lambda _self, _seen: False)
+
+
+def pods_of_other_places_are_nobodys(patch: pytest.MonkeyPatch) -> None:
+    """What is no launch of its own has no launch."""
+    patch.setattr(View, "is_over_elsewhere", lambda self, _seen: self.fresh)
+
+
 def foreman_acts_without_lease(patch: pytest.MonkeyPatch) -> None:
     """What the node told last is taken for what is."""
     view = Foreman.view
@@ -251,6 +262,9 @@ FOUND_IN: Final[dict[Bug, tuple[str, int, str]]] = {
     idle_clocks_of_a_take_over_are_zero: ("controllers", 0, "I12:"),
     readiness_of_a_former_launch: ("hangs", 0, "I8:"),
     credential_valid_after_revoke: ("operators", 0, "I5:"),
+    old_ones_leave_before_new_ones_are_ready: ("rolling", 0, "59:"),
+    pods_of_other_places_left_alone: ("shared_place", 0, "I6:"),
+    pods_of_other_places_are_nobodys: ("shared_place", 0, "I6:"),
     foreman_acts_without_lease: ("places", 24, "I6:"),
     suspects_handed_out_together: ("company", 0, "rule 35:"),
     spares_of_any_key: ("spares", 0, "I2:"),
@@ -259,5 +273,5 @@ FOUND_IN: Final[dict[Bug, tuple[str, int, str]]] = {
     keys_taken_while_they_hold: ("several", 0, "I10:"),
 }
 """Scenario, the seed to begin with, and how the violation begins that says so: a seed may also find what was not put
-in. With the seven of `tests/simulation/pools/bugs.py` these are all of the design page's, two of spares, and two of
-keys at workers that serve several."""
+in. With the seven of `tests/simulation/pools/bugs.py` these are all of the design page's, two of spares, two of keys
+at workers that serve several, two of a place that is shared, and one of a new version."""

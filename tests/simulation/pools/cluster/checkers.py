@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from typing import TYPE_CHECKING, Any, Final
 
+from clusterbroker.broker.foreman.reconcile import OTHERS_MS
 from clusterbroker.broker.pools.group_queue import IDLE_LEAST_MS
 from clusterbroker.broker.pools.orphan_queue import OrphanQueue
 from clusterbroker.cluster.ids import NodeId
@@ -30,6 +31,8 @@ DEADLINE_SLACK_MS: Final = 2_500
 """Clocks of two nodes differ by so much, with a turn and a delivery."""
 FENCE_MS: Final = 18_000
 """FENCED_S, and two rounds of LOOK_S, and what a frame and a command are under way."""
+ELSEWHERE_MS: Final = FENCE_MS + OTHERS_MS
+"""So much later a foreman of another place ends it, where that is shared."""
 ROUND_MS: Final = 16_000
 """A foreman tries again so long after a list that failed."""
 SETTLE_MS: Final = 10_000
@@ -58,6 +61,8 @@ class Checkers:
         """Since when the node that a worker is connected to knows that it is revoked."""
         self._unwanted_ms: dict[Process, int] = {}
         """So long a process has run without a launch while its foreman could end it."""
+        self._unwanted_elsewhere_ms: dict[Process, int] = {}
+        """So while foremen of other places could, without a break."""
         self._epochs: dict[str, tuple[int, int, int]] = {}
         """Queue -> (epoch, since when, launches then)."""
         self._events_ms: dict[str, deque[int]] = defaultdict(lambda: deque(maxlen=100))
@@ -194,15 +199,21 @@ class Checkers:
             key = launch.key
             active = len(self._launches(key))
             if launch.spare:
-                self._check_spares(active)
+                self._check_spares(sum(one.version == launch.version for one in self._launches(key)))  # others go now
                 continue
             need = max((need for at_ms, need in self._needs[key] if at_ms >= self._now_ms - NEED_MS), default=1)
             if world.nodes.given_up or active == 1:
                 self._extra_ms[key] = self._now_ms if world.nodes.given_up else 0
             extra = self._may_be_more(key)
-            require(active <= max(1, need) + 2 * extra, f"I3: {active} launches of {key!r} stand for a need of {need}")
+            most = max(1, need) + 2 * extra
+            replaces = len({one.version for one in self._launches(key)}) > 1
+            if replaces:
+                lately = max(need for _, need in self._needs[key]) if self._needs[key] else 1
+                most = max(most, min(world.settings.max, lately) + 1 + 2 * extra)
+            require(active <= most, f"I3: {active} launches of {key!r} stand for a need of {need}")
             self._launched_ms[key] = self._now_ms
-            self._check_pace(key)
+            if not replaces:  # workers of a new version come one by one
+                self._check_pace(key)
         for place in {launch.place for launch in launches}:
             member = truth.member(NodeId(place))
             if any(self._now_ms - at_ms < NEED_MS for at_ms in self._extra_ms.values()):
@@ -271,6 +282,19 @@ class Checkers:
         """I12: in SETTLE_MS after a take-over, by the controller's clock, nothing is retired."""
         if retired:
             self._settles(command, f"retires {retired}: {command.why}")
+        if command.why == "an older version" and self._now_ms - self._world.disturbed_ms > CALM_MS:
+            for launch_id in retired:
+                self._check_replaced(launch_id)
+
+    def _check_replaced(self, launch_id: str) -> None:
+        """Rule 59: a worker of an older version is retired when another one of its key serves."""
+        launch = self._world.nodes.truth.pools.launch(launch_id)
+        assert launch is not None, "it was retired a moment ago"
+        if launch.spare:
+            return
+        others = {one.launch_id for one in self._launches(launch.key)}
+        ready = [each for each in self._world.processes if each.spec.worker_id in others and each.alive and each.ready]
+        require(bool(ready), f"59: {launch_id} of {launch.key!r} is replaced, and nobody else serves it")
 
     def _settles(self, command: c.RetireWorkers | c.RevokeWorkers | c.RetireKeys, what: str) -> None:
         require(self._guarded, f"I12: a controller of epoch {command.epoch} {what}, and is none any more")
@@ -440,7 +464,7 @@ class Checkers:
                     past.append((self._now_ms, need))
                 else:
                     past[-1] = self._now_ms, need
-                while past[0][0] < self._now_ms - NEED_MS:
+                while past[0][0] < self._now_ms - MINUTE_MS - NEED_MS:
                     past.popleft()
 
     def _look_at(self, process: Process) -> None:
@@ -458,15 +482,33 @@ class Checkers:
         if launch is not None and not launch.revoked:
             return
         place = process.driver.place
-        site, member = world.sites[place], world.nodes[place]
+        site = world.sites[place]
         could = self._now_ms - process.driver.silent_ms > ROUND_MS and self._now_ms - site.gone_ms > 45_000
-        if launch is not None and launch.revoked == "its place is lost" and could and site.life is not None:
+        own = not world.shared  # its foreman ends it without a lease
+        if own and launch is not None and launch.revoked == "its place is lost" and could and site.life is not None:
             since_ms = self._now_ms - self._revoked[worker_id][0]
             require(since_ms < 1_000, f"I6: {worker_id} runs {since_ms} ms after its place was given up")
-        able = member.leased and member.accepting and site.life is not None and not site.life.winds_up
-        if able and self._now_ms - process.driver.silent_ms > ROUND_MS and self._now_ms - site.gone_ms > ROUND_MS:
+        if self._is_able(place):
             ran_ms = self._unwanted_ms[process] = self._unwanted_ms.get(process, 0) + 100
             require(ran_ms <= FENCE_MS, f"I6: {worker_id} runs without a launch for {ran_ms} ms")
+        if world.shared:
+            able = any(self._is_able(other) for other in world.sites if other != place)
+            ran_ms = self._unwanted_elsewhere_ms[process] = (
+                self._unwanted_elsewhere_ms.get(process, 0) + 100 if able else 0
+            )
+            what = f"{worker_id} of {place} runs without a launch for {ran_ms} ms, and other foremen see it"
+            require(ran_ms <= ELSEWHERE_MS, f"I6: {what}")
+
+    def _is_able(self, place: str) -> bool:
+        """Its foreman is there, with a lease, and has been for long; its driver answers."""
+        member, site = self._world.nodes[place], self._world.sites[place]
+        able = member.leased and member.accepting and site.life is not None and not site.life.winds_up
+        return able and self._now_ms - max(site.driver.silent_ms, site.gone_ms) > ROUND_MS
+
+    def ended_elsewhere(self, worker_id: str) -> None:
+        """I4, I6: a foreman ends a worker of another place, which is shared: only what the log has ended."""
+        launch = self._world.nodes.truth.pools.launch(worker_id)
+        require(launch is None or bool(launch.revoked), f"I6: {worker_id} is wanted, and ended by another's foreman")
 
     def _check_foreign(self) -> None:
         """I6, the other side of it: processes of another cluster are left alone."""

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from clusterbroker.broker.foreman import frames
 from clusterbroker.broker.foreman.drivers import port
+from clusterbroker.broker.foreman.drivers.noop import Noop
 from clusterbroker.broker.foreman.drivers.port import Capacity, DriverError
 from clusterbroker.broker.foreman.foreman import Foreman
 from clusterbroker.broker.foreman.reconcile import Seen, State
@@ -189,6 +190,45 @@ class SimDriver:
         pass
 
 
+class SharedDriver(SimDriver):
+    """Of a place that is shared: its daemon is nobody's machine, and has the workers of all places."""
+
+    name = "kubernetes"
+    shared = True
+
+    async def list(self) -> tuple[Seen, ...]:
+        own = await super().list()
+        if self.lied_ms == self.world.now_ms:
+            return own
+        others = [site.driver for site in self.world.sites.values() if site.driver is not self]
+        return (*own, *(process.seen for driver in others for process in driver.processes.values()))
+
+    def _mine(self, worker_id: str) -> Any:
+        found = super()._mine(worker_id)
+        if found is None:
+            self.world.checkers.ended_elsewhere(worker_id)
+            for site in self.world.sites.values():
+                found = found or site.driver.processes.get(worker_id)
+        return found
+
+    async def remove(self, worker_id: str) -> None:
+        await super().remove(worker_id)
+        if self._mine(worker_id) is not None:
+            for site in self.world.sites.values():
+                await SimDriver.remove(site.driver, worker_id)
+
+
+class Idle(Noop):
+    """Of the place's other endpoint, where nothing is started."""
+
+    def __init__(self, place: port.Place, beside: SimDriver) -> None:
+        super().__init__(place)
+        self._beside = beside
+
+    async def capacity(self) -> Capacity:
+        return await self._beside.capacity()
+
+
 class _Process:
     """The node's end of its foreman's process (`ForemanProcess`)."""
 
@@ -200,8 +240,8 @@ class _Process:
     def lease(self, held: bool, caught_up: bool) -> None:
         self._place.send(self.link.lease(held, caught_up))
 
-    def wants(self, rows: Any, index: int) -> None:
-        self._place.send(self.link.wants(rows, index))
+    def wants(self, rows: Any, index: int, elsewhere: Any = None) -> None:
+        self._place.send(self.link.wants(rows, index, elsewhere))
 
 
 @dataclass(slots=True)
@@ -244,7 +284,8 @@ class Site:
     def __init__(self, world: World, member: Member, memory_bytes: int) -> None:
         self.world = world
         self.member = member
-        self.driver = SimDriver(world, member.name, memory_bytes)
+        self.driver = (SharedDriver if world.shared else SimDriver)(world, member.name, memory_bytes)
+        self.templates = world.templates
         self.process = _Process(self)
         self.life: _Life | None = None
         self.gone_ms = -1_000_000
@@ -281,9 +322,11 @@ class Site:
             self.life.over.set()
 
     def machine_dies(self) -> None:
-        """With everything that runs there."""
+        """With everything that runs there, which is nothing of a shared place."""
         self.kill(again=False)
         self.process.link.detached()
+        if self.driver.shared:
+            return
         for process in tuple(self.driver.processes.values()):
             process.end(None)
         self.driver.processes.clear()
@@ -299,7 +342,7 @@ class Site:
             return
         place = port.Place(CLUSTER, self.member.name, {})
         foreman = Foreman(
-            place, NOWHERE, self.world.templates, "file", lambda frame: self._told(life, frame), _unlogged, self._made
+            place, NOWHERE, self.templates, "file", lambda frame: self._told(life, frame), _unlogged, self._made
         )
         life = self.life = _Life(foreman)
         self.gone_ms = self.world.now_ms
@@ -308,8 +351,8 @@ class Site:
         if self._desk is not None:
             self._desk._soon()
 
-    async def _made(self, *_asked: Any) -> Any:
-        return self.driver
+    async def _made(self, template: Template, place: port.Place, _directory: Path) -> Any:
+        return self.driver if template.driver == self.driver.name else Idle(place, self.driver)
 
     async def _serve(self, life: _Life) -> None:
         rounds = self.world.loop.create_task(life.foreman.run())

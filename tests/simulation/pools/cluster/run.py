@@ -97,6 +97,26 @@ def places(world: World, rng: random.Random) -> None:
         _again(world, rng, (8_000, 16_000), lambda: world.sites[rng.choice(sorted(world.sites))].kill())
 
 
+def shared_place(world: World, rng: random.Random) -> None:
+    """All places are one: Pods outlive nodes. A node is cut off for long, or gone for good and forgotten, while it has
+    workers; foremen die, and lists are late and wrong."""
+    name = rng.choice(sorted(world.nodes.sites))
+    at_ms = rng.randint(4_000, 9_000)
+    if rng.random() < 0.7:
+        world.after(at_ms, lambda: world.lose(name))
+    else:
+        world.after(at_ms, lambda: world.cut(name, rng.randint(36_000, 42_000)))
+    if rng.random() < 0.5:
+        _again(world, rng, (8_000, 16_000), lambda: world.sites[rng.choice(sorted(world.sites))].kill())
+    for site in world.sites.values():
+        site.driver.temper = Temper(lies=rng.choice((0.0, 0.0, 0.1)), late_s=rng.choice((0.0, 1.0, 4.0)))
+
+
+def rolling(world: World, rng: random.Random) -> None:
+    """The template changes, again before all workers are of the version before; nodes are well."""
+    _again(world, rng, (6_000, 14_000), world.roll)
+
+
 def drivers(world: World, rng: random.Random) -> None:
     """Drivers fail, forget, hang, lie and are slow; workers are deaf, or never get ready; foremen die."""
 
@@ -218,6 +238,7 @@ SCENARIOS: Final[dict[str, Faults]] = {
         controllers,
         owners,
         places,
+        shared_place,
         drivers,
         hangs,
         idle,
@@ -235,6 +256,10 @@ SCENARIOS: Final[dict[str, Faults]] = {
 
 SEVERAL: Final = ("several", "several_in_company")
 """Workers serve several keys."""
+
+
+SELDOM: Final[dict[str, Faults]] = {rolling.__name__: rolling}
+"""When asked for: the choice of a seed among the others is as it was before there were these."""
 
 
 def _again(world: World, rng: random.Random, between_ms: tuple[int, int], action: Callable[[], None]) -> None:
@@ -305,11 +330,15 @@ def run(seed: int, scenario: str | None = None) -> Report:
     rng = random.Random(f"pool cluster {seed}")
     name = scenario or rng.choice(sorted(SCENARIOS))
     settings, keys = _settings(rng, name), 3 if name in SEVERAL else 1
-    world = World(seed, settings, places=rng.choice((2, 4, 8)), keys_per_worker=keys)
+    world = World(
+        seed, settings, places=rng.choice((2, 4, 8)), keys_per_worker=keys, shared=name == shared_place.__name__
+    )
     try:
         world.run(1_000)
         stop = _load(world, rng, name)
-        SCENARIOS[name](world, rng)
+        {**SCENARIOS, **SELDOM}[name](world, rng)
+        if random.Random(f"rolls {seed}").random() < 0.1:  # one of its own: other runs are those of before
+            world.after(LOAD_MS // 3, world.roll)
         world.run(LOAD_MS)
         world.heal()
         world.run(CALM_LOAD_MS)

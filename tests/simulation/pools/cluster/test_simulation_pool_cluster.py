@@ -11,7 +11,7 @@ from tests.budget import campaign
 from tests.simulation.pools import bugs as policy_bugs
 from tests.simulation.pools.cluster import bugs as cluster_bugs
 from tests.simulation.pools.cluster.bugs import FOUND_IN, Bug
-from tests.simulation.pools.cluster.run import SCENARIOS, run
+from tests.simulation.pools.cluster.run import SCENARIOS, SELDOM, run
 
 pytestmark = pytest.mark.campaign
 
@@ -49,7 +49,7 @@ def test_fresh_seeds_within_the_budget() -> None:
 
 
 @pytest.mark.matrix
-@pytest.mark.parametrize("scenario", SCENARIOS)
+@pytest.mark.parametrize("scenario", [*SCENARIOS, *SELDOM])
 def test_each_scenario(scenario: str) -> None:
     report = run(1, scenario)
     assert report.acked > 0

@@ -13,13 +13,16 @@ import heapq
 import random
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, Literal
 from unittest.mock import patch
+
+from msgspec.structs import replace
 
 from clusterbroker.broker.foreman import foreman as foreman_module
 from clusterbroker.broker.foreman.spec import WorkerSpec
 from clusterbroker.broker.foreman.templates import Template
 from clusterbroker.broker.wire.amqp091 import methods as m
+from clusterbroker.cluster.ids import NodeId
 from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.cluster.wiring.pool_entities import Pool, PoolSettings
 from tests.unit.broker.fronts.amqp091.harness import Content
@@ -52,7 +55,13 @@ class Reader(Agent):
 class World:
     """One run: `settings` of the pool, `nature` of its keys. `tick` until it is over, then `end`."""
 
-    def __init__(self, seed: int, settings: PoolSettings, places: int = 4, keys_per_worker: int = 1) -> None:
+    def __init__(
+        self, seed: int, settings: PoolSettings, places: int = 4, keys_per_worker: int = 1, shared: bool = False
+    ) -> None:
+        self.shared = shared
+        """All foremen see the workers of all."""
+        self.lost = ""
+        """A node that never comes back."""
         self.rng = random.Random(seed)
         self.settings = settings
         self.ttl_ms = settings.request_ttl_ms
@@ -72,6 +81,9 @@ class World:
         self._stickiness = random.Random(f"sticky {seed}")  # one of its own: runs without it are those of before
         self.sticky = self._stickiness.choice((0.0, 0.0, 0.6))
         """Chance: a request is meant for a worker of its key."""
+        self._rolling = random.Random(f"rolling {seed}")
+        self.rolled = 0
+        """Versions of the template since the first."""
         self.counts: Counter[str] = Counter()
         self.disturbed_ms = 0
         """When something failed last."""
@@ -80,10 +92,17 @@ class World:
         self._events: list[tuple[int, int, Callable[[], None]]] = []
         self._nth = 0
         self.processes: list[Process] = []
-        self.templates = {POOL: Template(driver="subprocess", command=("worker",), memory_bytes=MEMORY)}
+        driver: Literal["kubernetes", "subprocess"] = "kubernetes" if shared else "subprocess"
+        self.templates = {
+            POOL: Template(driver=driver, command=("worker",), memory_bytes=MEMORY, max_workers=places if shared else 0)
+        }
         self.nodes = Nodes(self.rng, "a", "b", "c")
-        self._patch = patch.object(foreman_module, "now_ms", lambda: self.now_ms)
-        self._patch.start()
+        self._patches = (
+            patch.object(foreman_module, "now_ms", lambda: self.now_ms),
+            patch.object(foreman_module, "ALWAYS_READ", frozenset(("kubernetes", "subprocess"))),  # no file
+        )
+        for each in self._patches:
+            each.start()
         self.loop = Clockwork(lambda: self.now_ms)
         self.checkers = Checkers(self)
         self.nodes.proposes = self.checkers.proposes
@@ -146,7 +165,8 @@ class World:
         """Nothing of it is left."""
         self.over = True
         self.loop.end()
-        self._patch.stop()
+        for each in self._patches:
+            each.stop()
 
     def disturbed(self) -> None:
         self.disturbed_ms = self.now_ms
@@ -251,8 +271,28 @@ class World:
             self.sites[name].node_is_over()
         self.after(for_ms, lambda: self.begin(name))
 
+    def lose(self, name: str) -> None:
+        """Its machine is gone for good, and somebody has the cluster forget it."""
+        self.lost = name
+        if self.nodes[name].alive:
+            self.kill(name, True, 0)
+        self.after(5_000, lambda: self.nodes.order(c.ForgetNode(node=NodeId(name), accept_loss=True)))
+
+    def roll(self) -> None:
+        """Another version of the template: foremen begin again with it, one after the other."""
+        self.rolled += 1
+        template = replace(self.templates[POOL], command=("worker", f"version {self.rolled}"))
+        for nth, site in enumerate(
+            self._rolling.sample(sorted(self.sites.values(), key=lambda one: one.member.name), 3)
+        ):
+            self.after(nth * self._rolling.choice((0, 2_000)), lambda site=site: self._roll(site, template))  # type: ignore[misc]
+
+    def _roll(self, site: Site, template: Template) -> None:
+        site.templates = {POOL: template}
+        site.kill()
+
     def begin(self, name: str) -> None:
-        if not self.nodes[name].alive:
+        if not self.nodes[name].alive and name != self.lost:
             self.disturbed()
             self.nodes.again(name)
 

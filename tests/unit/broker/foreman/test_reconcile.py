@@ -8,6 +8,7 @@ from foreman_support import spec
 from clusterbroker.broker.foreman.reconcile import (
     FENCED_S,
     IN_FLIGHT_MAX,
+    OTHERS_MS,
     STARTS_PER_S,
     UNLISTED_MS,
     Action,
@@ -205,6 +206,65 @@ def test_a_lease_that_comes_back_begins_the_next_end_with_term() -> None:
 def test_a_shared_place_is_not_stopped_by_one_node_without_a_lease() -> None:
     of = Books("c1u5ter", "node1", shared=True)
     assert decided(of, view(wanted(), fresh=False, unleased_since_ms=0), seen(State.RUNNING), now_ms=99_000) == []
+
+
+def shared() -> Books:
+    return Books("c1u5ter", "node1", shared=True)
+
+
+def elsewhere(launches: dict[str, bool] | None, index: int = 50, fresh: bool = True) -> View:
+    return View({}, fresh, None, launches, index)
+
+
+OTHERS = {"place": "node2", "worker_id": "w7-0"}
+
+
+@pytest.mark.parametrize(
+    "launches, state, action",
+    [
+        ({}, State.RUNNING, Stop("w7-0", FENCED_S)),
+        ({}, State.EXITED, Remove("w7-0")),
+        ({"w7-0": True}, State.RUNNING, Stop("w7-0", FENCED_S)),
+        ({"w7-0": True}, State.EXITED, None),
+        ({"w7-0": False}, State.RUNNING, None),
+        ({"w7-0": False}, State.EXITED, None),
+        (None, State.RUNNING, None),
+    ],
+)
+def test_what_is_over_at_another_place_of_a_shared_one_is_ended_a_while_later(
+    launches: dict[str, bool] | None, state: State, action: Action | None
+) -> None:
+    of, row = shared(), seen(state, **OTHERS)
+    assert decided(of, elsewhere(launches), row, now_ms=1_000) == [], "its own foreman may do it"
+    assert of.next_ms == (None if action is None else 1_000 + OTHERS_MS)
+    done = decided(of, elsewhere(launches), row, now_ms=1_000 + OTHERS_MS)
+    assert done == ([] if action is None else [action])
+    if isinstance(action, Stop):
+        later_ms = 1_000 + OTHERS_MS + int(FENCED_S * 1000)
+        assert decided(of, elsewhere(launches), row, now_ms=later_ms) == [Kill("w7-0")]
+
+
+@pytest.mark.parametrize(
+    "of, view_, labels",
+    [
+        (shared(), elsewhere({}, index=6), OTHERS),
+        (shared(), elsewhere({}, fresh=False), OTHERS),
+        (shared(), elsewhere({}), OTHERS | {"cluster": "another"}),
+        (shared(), elsewhere({}), OTHERS | {"worker_id": "made by hand"}),
+        (books(), elsewhere({}), OTHERS),
+    ],
+    ids=["ordered later than the map counts", "stale map", "another cluster", "no worker id", "not shared"],
+)
+def test_of_another_place_only_what_is_over_is_ended(of: Books, view_: View, labels: dict[str, str]) -> None:
+    for at in range(0, 60_000, 1_000):
+        assert decided(of, view_, seen(State.RUNNING, **labels), now_ms=at) == []
+
+
+def test_a_launch_of_another_place_that_comes_into_the_map_is_over_no_more() -> None:
+    of, row = shared(), seen(State.RUNNING, **OTHERS)
+    decided(of, elsewhere({}), row, now_ms=0)
+    assert decided(of, elsewhere({"w7-0": False}), row, now_ms=5_000) == []
+    assert decided(of, elsewhere({}), row, now_ms=OTHERS_MS) == [], "its time begins anew"
 
 
 def test_rule_i8_starts_are_bounded_at_once_and_in_a_second() -> None:

@@ -58,7 +58,10 @@ def test_a_name_of_a_template() -> None:
 def test_the_version_is_what_a_worker_gets_of_it() -> None:
     read = template("core", RUN)
     assert template("other", dict(reversed(RUN.items()))).version == read.version
-    assert msgspec.structs.replace(read, max_workers=7, on_node_exit="keep").version == read.version
+    assert (
+        msgspec.structs.replace(read, max_workers=7, on_node_exit="keep", update="none", surge=3).version
+        == read.version
+    )
     for facts in ({"command": ("/bin/other",)}, {"environment": {"A": "1"}}, {"memory_bytes": 1}, {"user": "nobody"}):
         assert msgspec.structs.replace(read, **facts).version != read.version
 

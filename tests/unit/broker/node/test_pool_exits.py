@@ -45,11 +45,15 @@ def lose(broker: Broker) -> Launch:
     return launch
 
 
-def end(broker: Broker, launch: Launch, exit_status: int | None) -> None:
+def end(broker: Broker, launch: Launch, exit_status: int | None, out_of_memory: bool = False) -> None:
     node = broker.node
     incarnation = node.options.incarnation if broker.cluster is None else broker.cluster["a"].node.options.incarnation
     broker.order(
-        c.WorkersGone(node=launch.place, incarnation=incarnation, ended=(Ended(launch.launch_id, exit_status, 0),))  # type: ignore[arg-type]
+        c.WorkersGone(
+            node=launch.place,  # type: ignore[arg-type]
+            incarnation=incarnation,  # type: ignore[arg-type]
+            ended=(Ended(launch.launch_id, exit_status, 0, out_of_memory),),
+        )
     )
 
 
@@ -76,8 +80,19 @@ def test_poison_says_how_its_worker_ended(broker: Broker) -> None:
     settle(broker, 100)
     about = poison(broker)
     assert about["exits"] == {launch.launch_id: 137}
+    assert "out_of_memory" not in about
     assert list(about["workers"]) == [launch.launch_id]
     assert len(contents(broker, "answers")) == 1
+
+
+@pytest.mark.parametrize("exit_status", [137, None])
+def test_poison_says_whose_worker_was_out_of_memory(broker: Broker, exit_status: int | None) -> None:
+    launch = lose(broker)
+    end(broker, launch, exit_status, out_of_memory=True)
+    settle(broker, 100)
+    about = poison(broker)
+    assert about["out_of_memory"] == [launch.launch_id]
+    assert about.get("exits") == (None if exit_status is None else {launch.launch_id: exit_status})
 
 
 @pytest.mark.parametrize("told", [False, True])

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from clusterbroker.broker.pools.explaining import KEYS_MAX, Explanation
-from clusterbroker.broker.pools.facts import GroupFacts, PlaceFacts, PoolFacts, Scaling, Settings
-from clusterbroker.broker.pools.policy import Gone, Policy
+from clusterbroker.broker.pools.facts import Gone, GroupFacts, PlaceFacts, PoolFacts, Scaling, Settings
+from clusterbroker.broker.pools.policy import Policy
 
 from .made import facts, group, worker
 

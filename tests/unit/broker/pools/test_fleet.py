@@ -254,6 +254,21 @@ def test_places_with_another_version_start_nothing() -> None:
     assert world.launches[0].place == "b"
 
 
+@pytest.mark.parametrize(("rolling", "surge", "launched"), [(True, 1, 1), (True, 3, 2), (False, 3, 0)])
+def test_a_template_says_how_workers_of_an_older_one_are_replaced(rolling: bool, surge: int, launched: int) -> None:
+    world = World("a", min=2)
+    world.require("42")
+    world.step()
+    world.tell("42", **{one.launch_id: 0 for one in world.launches})
+    world.step()
+    before = len(world.launches)
+    template = TemplateTold("v2", "subprocess", 9, 1 << 20, rolling, surge)
+    world.places["a"] = Place(PlaceTold({"core": template}, 1 << 30), True)
+    world.fleet.places_changed()
+    world.step()
+    assert [one.version for one in world.launches[before:]] == ["v2"] * launched
+
+
 def test_workers_of_a_group_that_is_gone_are_revoked() -> None:
     world = World("a")
     world.require("42")

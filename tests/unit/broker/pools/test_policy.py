@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from time import process_time
 
-from clusterbroker.broker.pools.facts import PlaceFacts, Scaling, Settings
+import pytest
+
+from clusterbroker.broker.pools.facts import Gone, PlaceFacts, PoolFacts, Scaling, Settings, WorkerState
 from clusterbroker.broker.pools.orders import Evict, Fail, Launch, Retire, Stop, SuspendPlace
-from clusterbroker.broker.pools.policy import SETTLE_S, Gone, Policy
+from clusterbroker.broker.pools.policy import SETTLE_S, Policy
 
 from .made import facts, group, worker
 
@@ -173,6 +175,59 @@ def test_a_new_version_comes_one_by_one() -> None:
     assert policy.step(facts(ready, version="2"), 2.0) == [Retire("k", "a", "an older version")]
     left = group("k", old[1], worker("c", version="2"))
     assert policy.step(facts(left, version="2"), 3.0) == [launch("k", version="2")]
+
+
+def rolled(steps: int, start_s: float = 3.0, fails: bool = False, **settings: int) -> list[tuple[int, int, int]]:
+    """A key with three old workers, which need three: (old, new and ready, all) after each second."""
+    policy = Policy(Settings(memory=100, min=3, max=3, **settings), 0.0)
+    workers = {f"old{number}": worker(f"old{number}", version="1") for number in range(3)}
+    course, begun = [], {}
+    for now in range(steps):
+        for order in policy.step(facts(group("k", *workers.values()), version="2"), float(now)):
+            if isinstance(order, Launch):
+                name = f"new{now}-{len(workers)}"
+                workers[name], begun[name] = worker(name, "starting", since_s=float(now), version="2"), now
+            elif isinstance(order, Retire):
+                del workers[order.worker]
+        for name in [name for name, at in begun.items() if now - at >= start_s and name in workers]:
+            if fails:
+                del workers[name]
+                policy.worker_gone(Gone("k", name, "p", ready=False, asked=False, detail="a test"), float(now))
+            else:
+                workers[name] = worker(name, since_s=float(now), version="2")
+            del begun[name]
+        old = sum(one.version == "1" for one in workers.values())
+        ready = sum(one.version == "2" and one.state is WorkerState.READY for one in workers.values())
+        course.append((old, ready, len(workers)))
+    return course
+
+
+@pytest.mark.parametrize("surge", [0, 1, 2, 9])
+def test_a_surge_is_so_many_workers_above_max(surge: int) -> None:
+    course = rolled(60, surge=surge)
+    assert course[-1] == (0, 3, 3), "all are replaced"
+    assert max(count for *_, count in course) == 3 + min(surge, 3)
+    assert min(old + ready for old, ready, _ in course) == 3 - (not surge), "with a surge as many serve as ever"
+
+
+@pytest.mark.parametrize(("surge", "least"), [(0, 2), (1, 3)])
+def test_a_new_version_that_does_not_start_leaves_the_old_ones(surge: int, least: int) -> None:
+    course = rolled(300, fails=True, surge=surge)
+    assert min(old for old, *_ in course) == least
+    assert max(count for *_, count in course) <= 3 + surge
+
+
+def test_workers_go_on_whose_template_is_not_to_be_rolled() -> None:
+    assert set(rolled(120, rolling=False)) == {(3, 0, 3)}
+
+
+def test_where_nothing_more_fits_an_old_one_waits_or_ends_first() -> None:
+    old = group("k", worker("a", version="1"))
+    room = {"p": PlaceFacts("p", 100)}
+    found = PoolFacts({"k": old}, room, "2")
+    waits, goes = (Policy(Settings(memory=100, min=1, surge=surge), 0.0) for surge in (1, 0))
+    assert [waits.step(found, float(second)) for second in range(100)] == [[]] * 100
+    assert goes.step(found, 0.0) == [Retire("k", "a", "an older version")]
 
 
 def test_paused_and_scaled_by_others() -> None:

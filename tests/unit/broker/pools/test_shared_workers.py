@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from clusterbroker.broker.pools.facts import PlaceFacts, Settings, WorkerFacts
+from clusterbroker.broker.pools.facts import Gone, PlaceFacts, Settings, WorkerFacts
 from clusterbroker.broker.pools.holdings import seat_of
 from clusterbroker.broker.pools.messages import GroupTold, KeyFailed, SpareTold
 from clusterbroker.broker.pools.orders import Assign, Fail, Launch, Retire, Stop
-from clusterbroker.broker.pools.policy import Gone, Policy
+from clusterbroker.broker.pools.policy import Policy
 from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.cluster.wiring.pool_commands import Ended
 from clusterbroker.cluster.wiring.pool_entities import NO_KEY

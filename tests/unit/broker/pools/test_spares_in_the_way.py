@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from clusterbroker.broker.pools.facts import PlaceFacts
+from clusterbroker.broker.pools.facts import Gone, PlaceFacts
 from clusterbroker.broker.pools.orders import Assign, Launch, Order, Retire, Stop
-from clusterbroker.broker.pools.policy import Gone, Policy
+from clusterbroker.broker.pools.policy import Policy
 from clusterbroker.cluster.wiring.pool_entities import NO_KEY
 from tests.unit.broker.pools.made import facts, group, worker
 from tests.unit.broker.pools.test_spares import policy, with_spares

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from clusterbroker.broker.foreman.frames import GoneRow, PlaceRow, TemplateRow
+from clusterbroker.broker.foreman.frames import VERSION, GoneRow, Hello, PlaceRow, TemplateRow
 from clusterbroker.broker.node.foreman_link import ForemanLink
 from clusterbroker.broker.server.foreman_desk import ForemanDesk
 from clusterbroker.cluster.wiring import commands as c
@@ -22,6 +22,8 @@ class Desk:
         self.node = self.world.node
         self.proposed: list[Any] = []
         self.leases: list[tuple[bool, bool]] = []
+        self.wants: list[dict[str, bool] | None] = []
+        """Launches of other places, as they were told."""
         propose = self.node.propose
 
         def noted(command: Any, done: Any) -> None:
@@ -31,7 +33,10 @@ class Desk:
         self.node.propose = noted  # type: ignore[method-assign]
         self.link = ForemanLink()
         foreman = SimpleNamespace(
-            link=self.link, heard=None, wants=lambda *_: None, lease=lambda *lease: self.leases.append(lease)
+            link=self.link,
+            heard=None,
+            wants=lambda *told: self.wants.append(told[2]),
+            lease=lambda *lease: self.leases.append(lease),
         )
         loop = SimpleNamespace(
             call_later=lambda *_: SimpleNamespace(cancel=lambda: None), call_at=lambda _, what: what(), time=lambda: 0.0
@@ -72,8 +77,33 @@ def test_numbers_of_a_foreman_are_cut_to_size(said: tuple[int, int], kept: tuple
     assert told.templates["core"].memory_bytes == 1 << 62
 
 
+@pytest.mark.parametrize("why", ["out of memory", "", "it vanished: somebody else removed it"])
+def test_a_worker_that_the_kernel_ended_for_its_memory_is_reported_as_such(why: str) -> None:
+    desk = Desk()
+    own = desk.launched(desk.node.options.name)
+    desk.desk.heard(GoneRow(worker_id=own.launch_id, exit=137, why=why))
+    (gone,) = (one for one in desk.proposed if isinstance(one, c.WorkersGone))
+    assert gone.ended[0].out_of_memory is (why == "out of memory")
+
+
 def test_the_lease_is_told_at_each_look() -> None:
     desk = Desk()
     for _ in range(3):
         desk.desk._look()
     assert desk.leases == [(True, True)] * 4
+
+
+def test_launches_of_other_places_are_told_to_a_foreman_of_a_shared_one() -> None:
+    desk = Desk()
+    own, other = desk.launched(desk.node.options.name), desk.launched("elsewhere")
+    assert set(desk.wants) == {None}, "nobody has asked"
+    hello = Hello(version=VERSION, templates={}, shared=True)
+    desk.link.shared = hello.shared
+    desk.desk.heard(hello)
+    assert desk.wants[-1] == {other.launch_id: False}
+    pool = desk.node.map.pools.get(other.pool_id)
+    assert pool is not None
+    epoch = desk.node.map.queue_by_id(pool.orphans).epoch  # type: ignore[union-attr]
+    launches = (own.launch_id, other.launch_id)
+    desk.world.command(c.RevokeWorkers(pool_id=pool.pool_id, epoch=epoch, launches=launches, why="a test"))
+    assert desk.wants[-1] == {other.launch_id: True}

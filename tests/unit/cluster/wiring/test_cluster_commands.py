@@ -162,7 +162,7 @@ EVERY = [
     c.RevokeKeys(pool_id=LogIndex(7), epoch=Epoch(2), keys=(("w7-0", "42"),)),
     c.RetireWorkers(pool_id=LogIndex(7), epoch=Epoch(2), launches=("w7-0",), why="idle"),
     c.RevokeWorkers(pool_id=LogIndex(7), epoch=Epoch(2), launches=("w7-0",), why="idle"),
-    c.WorkersGone(node=NodeId("n1"), incarnation=Incarnation(3), ended=(Ended("w7-0", 70, 1 << 30),)),
+    c.WorkersGone(node=NodeId("n1"), incarnation=Incarnation(3), ended=(Ended("w7-0", 70, 1 << 30, True),)),
     c.FinishSegments(node=NodeId("n1"), incarnation=Incarnation(3), segments=((QueueId(7), Epoch(2), 1),)),
 ]
 
@@ -207,3 +207,17 @@ def test_what_cannot_be_stored_is_the_clients_fault() -> None:
 
 def test_a_password_hash_is_not_in_texts() -> None:
     assert "secret" not in repr(c.PutUser(name="u", password_hash="secret", hash_algorithm="scrypt"))
+
+
+def test_the_end_of_a_worker_is_read_by_releases_of_either_side() -> None:
+    """The last field came after the first release."""
+
+    class Before(msgspec.Struct, array_like=True):
+        launch_id: str
+        exit_status: int | None = None
+        peak_bytes: int = 0
+
+    new = msgspec.msgpack.encode(Ended("w7-0", 137, 5, True))
+    assert msgspec.msgpack.decode(new, type=Before) == Before("w7-0", 137, 5)
+    old = msgspec.msgpack.encode(Before("w7-0", 137, 5))
+    assert msgspec.msgpack.decode(old, type=Ended) == Ended("w7-0", 137, 5)

@@ -262,3 +262,12 @@ async def test_linux_only(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
     monkeypatch.setattr(driver_module.sys, "platform", "darwin")
     with pytest.raises(DriverError, match="needs Linux"):
         Subprocesses(PLACE, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("events", "why"), [("oom 1\noom_kill 1\n", "out of memory"), ("oom 1\noom_kill 0\n", ""), ("", "")]
+)
+def test_a_cgroup_says_that_the_kernel_ended_something_for_its_memory(tmp_path: Path, events: str, why: str) -> None:
+    """Its file as cgroup v2 has it: this machine may have none."""
+    (tmp_path / "memory.events").write_text(events)
+    assert driver_module._leave_cgroup(tmp_path) == why
