@@ -212,11 +212,61 @@ def test_the_fixtures(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
             assert declared(clusterbroker_session.url) == 1
         """
     )
+    run(pytester).assert_outcomes(passed=5)
+
+
+@pytest.mark.processes
+def test_what_fixtures_are_made_with(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).resolve().parents[3]))
+    pytester.makepyfile(
+        """
+        import pytest
+        from clusterbroker_workers import Pool, Worker
+
+        class Shout(Worker):
+            def handle(self, request):
+                return request.body.upper()
+
+        def shouted(url, name):
+            with Pool(url, name) as pool:
+                return pool.call("42", b"asked", timeout_s=60).body
+
+        @pytest.fixture(scope="session")
+        def clusterbroker_options():
+            return {"pools": {"core": Shout}, "name": "ours"}
+
+        def test_options(clusterbroker):
+            assert shouted(clusterbroker.url, "core") == b"ASKED"
+
+        @pytest.mark.clusterbroker(pools={"other": Shout})
+        def test_its_own_mark(clusterbroker):
+            assert shouted(clusterbroker.url, "other") == b"ASKED"
+
+        @pytest.mark.clusterbroker(name="nearest", heartbeat_s=3)
+        class TestMarks:
+            @pytest.mark.clusterbroker(heartbeat_s=7)
+            def test_of_class_and_test(self, clusterbroker):
+                assert clusterbroker._name == "nearest"
+                assert clusterbroker._limits == {"heartbeat_s": 7}
+
+        def test_of_the_session(clusterbroker_session):
+            assert shouted(clusterbroker_session.url, "core") == b"ASKED"
+
+        @pytest.mark.clusterbroker("core")
+        def test_wrong(clusterbroker):
+            pass
+        """
+    )
+    result = run(pytester)
+    result.assert_outcomes(passed=4, errors=1)
+    result.stdout.fnmatch_lines(["*clusterbroker(...) takes keyword arguments of Broker, as pools=*"])
+
+
+def run(pytester: pytest.Pytester) -> pytest.RunResult:
     flags = ["-p", "no:cacheprovider", "-p", "no:asyncio", "-p", "no:benchmark"]
     if not any(entry.name == "clusterbroker" for entry in _plugins()):
-        flags += ["-p", "clusterbroker.broker.pytest_plugin"]
-    result = pytester.runpytest_subprocess(*flags)
-    result.assert_outcomes(passed=5)
+        flags += ["-p", "clusterbroker.pytest_plugin"]
+    return pytester.runpytest_subprocess("--strict-markers", *flags)
 
 
 def _plugins() -> list[object]:
@@ -279,10 +329,8 @@ def test_worker_pools() -> None:
     ],
 )
 def test_a_pool_that_cannot_be(settings: dict[str, int], error: type[Exception], words: str) -> None:
-    broker = Broker(pools={"core": settings})
     with pytest.raises(error, match=words):
-        broker.start()
-    assert not broker.running
+        Broker(pools={"core": settings}).start()
 
 
 def test_a_kept_pool_is_there_again(tmp_path: Path) -> None:
