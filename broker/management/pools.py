@@ -27,6 +27,7 @@ from clusterbroker.cluster.wiring.pool_rules import (
     SPARES,
     key_matches,
 )
+from clusterbroker.cluster.wiring.view import ClusterView
 
 from .errors import bad_request, object_not_found
 from .exchanges import open_vhosts
@@ -156,7 +157,6 @@ def document(reading: Reading, pool: Pool) -> Document:
     groups = pools.groups(pool.pool_id)
     waiting = [_numbers(reading, group.queue_id) for group in groups]
     controller = reading.map.queue_by_id(pool.orphans)
-    more = pools.more(pool.pool_id)
     return {
         "vhost": pool.vhost,
         "name": pool.name,
@@ -173,13 +173,19 @@ def document(reading: Reading, pool: Pool) -> Document:
         "orphans": _numbers(reading, pool.orphans)["waiting"],
         "dead": _numbers(reading, pool.dead)["waiting"],
         "poison": _numbers(reading, pool.poison)["waiting"],
-        "settings": {
-            **asdict(pool.settings),
-            SPARES: pools.spares(pool.pool_id),
-            KEYS_PER_WORKER: pools.keys_per_worker(pool.pool_id),
-            **asdict(more),
-            "tenant_weights": dict(more.tenant_weights),
-        },
+        "settings": settings(reading.map, pool),
+    }
+
+
+def settings(view: ClusterView, pool: Pool) -> Document:
+    """All of them, as a declaration says them."""
+    more = view.pools.more(pool.pool_id)
+    return {
+        **asdict(pool.settings),
+        SPARES: view.pools.spares(pool.pool_id),
+        KEYS_PER_WORKER: view.pools.keys_per_worker(pool.pool_id),
+        **asdict(more),
+        "tenant_weights": dict(more.tenant_weights),
     }
 
 
