@@ -5,6 +5,9 @@ the node from starting. Its definitions are imported when the node is a member w
 HTTP. Every member may have the same file: existing objects are not ordered again, and a member that meets another
 one's import waits for it. The import comes before the first user, which is created only when there never was one.
 
+Worker pools follow the import, those that are not there: one that is there keeps the settings that an operator gave it,
+and the log says how it differs. Sections `[pools.NAME]` of the config file declare pools in the same way.
+
 A contradiction to the cluster is reported in the log, and the node goes on. It may hold the only copy of a message,
 and a queue that was declared again with other arguments must not keep that from coming back.
 """
@@ -12,7 +15,7 @@ and a queue that was declared again with other arguments must not keep that from
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,13 +23,17 @@ import msgspec
 
 from clusterbroker.broker.server.clock import Clock
 from clusterbroker.broker.server.endings import come
-from clusterbroker.cluster.errors import Unavailable
+from clusterbroker.cluster.errors import Unavailable, WiringError
 from clusterbroker.cluster.passwords import SCRYPT, hashed, verified
 from clusterbroker.cluster.wiring import commands as c
-from clusterbroker.cluster.wiring.map import ClusterMap
+from clusterbroker.cluster.wiring.map import DEFAULT_VHOST, ClusterMap
+from clusterbroker.cluster.wiring.pool_entities import NOOP
+from clusterbroker.cluster.wiring.view import ClusterView
 
 if TYPE_CHECKING:
+    from clusterbroker.broker.foreman.templates import Template
     from clusterbroker.broker.management.definitions import Draft
+    from clusterbroker.broker.management.pool_definitions import PoolDraft
     from clusterbroker.broker.server.ports import ServerPort
 
 FILE_BYTES_MAX: Final = 64 << 20
@@ -48,6 +55,7 @@ class BootDefinitions:
         """`draft`: without obstacles."""
         self.source = source
         self.plan = tuple(draft.commands)
+        self.pools = draft.pools
         self.done = False
         self._passwords = tuple(draft.passwords)
         self._warnings = tuple(draft.warnings)
@@ -87,6 +95,17 @@ class BootDefinitions:
             raise BadDefinitions(f"{source}: users: {error}") from None
         return cls(source, draft)
 
+    @classmethod
+    def of_sections(cls, sections: Mapping[str, Template], source: str) -> BootDefinitions | None:
+        """Pools that sections `[pools.NAME]` declare; None: there are none. Raises BadDefinitions."""
+        declaring = {name: one for name, one in sections.items() if one.declare is not False}
+        if not declaring:
+            return None
+        from clusterbroker.broker.management.definitions import Draft
+
+        drafts = tuple(_of_section(name, one) for name, one in declaring.items())
+        return cls(source, Draft([], [], [], [], [], drafts))
+
     async def bring_in(self, shell: ServerPort) -> None:
         """Returns when all of them are there, or are refused. Raises what ends the node meanwhile."""
         if self.done:
@@ -108,6 +127,7 @@ class BootDefinitions:
 
     async def _imported(self, shell: ServerPort) -> None:
         from clusterbroker.broker.http.importing import imported  # nor for these
+        from clusterbroker.broker.management.pool_definitions import bindings_of, refusals
         from clusterbroker.broker.server.control.protocol import Ordered
 
         wiring = shell.storage.wiring
@@ -119,14 +139,25 @@ class BootDefinitions:
             error = outcome.error
             return Ordered(0, error.kind if error else "", error.text if error else "", outcome.index)
 
+        count = len(self.plan) + len(self.pools)
+        for differs in refusals(wiring.map, (pool for pool in self.pools if _known(wiring.map, pool))):
+            shell.log.emit("info", "definitions.kept", file=self.source, why=differs)
         while True:
-            plan = await self._with_hashes(wiring.map, shell.options.password_cost)
+            plan: Sequence[c.Defining] = await self._with_hashes(wiring.map, shell.options.password_cost)
             if await _all_there(shell, plan):
-                shell.log.emit("info", "definitions.known", file=self.source, count=len(plan))
+                plan = ()
+            missing = [pool for pool in self.pools if not _known(wiring.map, pool)]
+            bindings = [one for one in bindings_of(self.pools) if wiring.map.find_binding(one) is None]
+            if not (plan or missing or bindings):
+                shell.log.emit("info", "definitions.known", file=self.source, count=count)
                 return
-            refused = await imported(wiring, order, lambda: asyncio.sleep(PROGRESS_S), plan)
+            if (why := next(refusals(wiring.map, missing, plan), None)) is not None:
+                shell.log.emit("error", "definitions.refused", file=self.source, why=why)
+                return
+            pools = [pool.declare for pool in missing]
+            refused = await imported(wiring, order, lambda: asyncio.sleep(PROGRESS_S), plan, pools, bindings)
             if refused is None:
-                shell.log.emit("info", "definitions.imported", file=self.source, count=len(plan))
+                shell.log.emit("info", "definitions.imported", file=self.source, count=count)
                 return
             if refused.kind != Unavailable.kind:
                 shell.log.emit("error", "definitions.refused", file=self.source, why=refused.text)
@@ -145,6 +176,45 @@ class BootDefinitions:
                 stored, algorithm = await asyncio.to_thread(hashed, password, cost=cost), SCRYPT
             plan[place] = msgspec.structs.replace(command, password_hash=stored, hash_algorithm=algorithm)
         return plan
+
+
+def _known(view: ClusterView, pool: PoolDraft) -> bool:
+    """Whether there is a pool of its name, whatever its settings."""
+    return view.pools.find(pool.declare.vhost, pool.declare.name) is not None
+
+
+def _of_section(section: str, template: Template) -> PoolDraft:
+    """Raises BadDefinitions."""
+    from clusterbroker.broker.management.errors import Refused
+    from clusterbroker.broker.management.pool_definitions import drafted
+    from clusterbroker.broker.management.pools import SETTINGS
+
+    said = dict(template.declare) if isinstance(template.declare, dict) else {}
+    vhost, name = said.pop("vhost", DEFAULT_VHOST), said.pop("name", section)
+    where = f"pools.{section}.declare"
+    if unknown := said.keys() - set(SETTINGS):
+        raise BadDefinitions(f"{where}: no setting '{min(unknown)}': known are vhost, name, {', '.join(SETTINGS)}")
+    if not isinstance(vhost, str) or not isinstance(name, str):
+        raise BadDefinitions(f"{where}: vhost and name are texts")
+    comes_by_itself = template.driver == NOOP
+    try:
+        draft = drafted({**said, "template": NOOP if comes_by_itself else section}, Clock().now_ms(), vhost, name)
+        ClusterMap().tried_pool(msgspec.structs.replace(draft.declare, vhost=DEFAULT_VHOST))
+    except (Refused, WiringError) as error:
+        raise BadDefinitions(f"{where}: {error.reason if isinstance(error, Refused) else error.text}") from None
+    return draft
+
+
+class SeveralDefinitions:
+    """One after the other."""
+
+    def __init__(self, parts: Sequence[BootDefinitions]) -> None:
+        self._parts = parts
+
+    async def bring_in(self, shell: ServerPort) -> None:
+        """Returns when all of them are there, or are refused. Raises what ends the node meanwhile."""
+        for part in self._parts:
+            await part.bring_in(shell)
 
 
 async def _all_there(shell: ServerPort, plan: Sequence[c.Defining]) -> bool:

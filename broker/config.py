@@ -23,7 +23,7 @@ from pydantic import BaseModel, ByteSize, Field, PrivateAttr, ValidationError, m
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from clusterbroker.broker.boot_definitions import BadDefinitions, BootDefinitions
+from clusterbroker.broker.boot_definitions import BadDefinitions, BootDefinitions, SeveralDefinitions
 from clusterbroker.broker.config_sections import (
     Addresses,
     AlarmSettings,
@@ -45,7 +45,7 @@ from clusterbroker.broker.peer_list import members, named
 from clusterbroker.broker.server.alarms import AlarmOptions
 from clusterbroker.broker.server.audit import AuditOptions
 from clusterbroker.broker.server.listener import Address, address
-from clusterbroker.broker.server.options import NAME, ClusterOptions, ServerOptions
+from clusterbroker.broker.server.options import NAME, ClusterOptions, Definitions, ServerOptions
 from clusterbroker.broker.server.span_options import SpanOptions
 from clusterbroker.broker.server.tls import TlsOptions
 from clusterbroker.broker.stats.totals import SAMPLE_S
@@ -160,6 +160,8 @@ class NodeConfig(BaseSettings):
     _pools_file: Path | None = PrivateAttr(default=None)
     """The config file, if it has sections [pools.NAME]. They are no settings: neither the environment nor a flag may
     say what is executed, and the foreman reads them by itself."""
+    _pools: BootDefinitions | None = PrivateAttr(default=None)
+    """Pools that they declare."""
 
     @classmethod
     def settings_customise_sources(
@@ -218,14 +220,16 @@ class NodeConfig(BaseSettings):
         file = self.default_password_file
         return self.default_password if file is None else _secret_of("default_password_file", file)
 
-    def _definitions(self) -> BootDefinitions | None:
+    def _definitions(self) -> Definitions | None:
         """Raises ConfigError."""
-        if self.definitions_file is None:
-            return None
-        try:
-            return BootDefinitions.read(self.definitions_file, skip_unsupported=self.definitions_skip_unsupported)
-        except BadDefinitions as error:
-            raise ConfigError(f"definitions_file: {error}") from None
+        found = [] if self._pools is None else [self._pools]
+        if self.definitions_file is not None:
+            try:
+                read = BootDefinitions.read(self.definitions_file, skip_unsupported=self.definitions_skip_unsupported)
+            except BadDefinitions as error:
+                raise ConfigError(f"definitions_file: {error}") from None
+            found.insert(0, read)  # it may have the vhosts of the pools
+        return SeveralDefinitions(found) if len(found) > 1 else found[0] if found else None
 
     def _cluster_options(self) -> ClusterOptions | None:
         if not self.cluster and not self.peers:
@@ -336,10 +340,11 @@ def load(file: Path | None = None, flags: Mapping[str, Any] | None = None) -> No
     """
     where = {"flags": _nested(flags or {}), "file": _read(file) if file is not None else {}}
     pools = where["file"].pop("pools", None)
+    declared = None
     if pools is not None:
         try:
-            templates(pools)
-        except BadTemplate as error:
+            declared = BootDefinitions.of_sections(templates(pools), str(file))
+        except (BadTemplate, BadDefinitions) as error:
             raise ConfigError(f"{error} ({file})") from None
     _reject_unknown_environment()
     # the environment stands between the two, so the model is asked for it first and gets both around it
@@ -349,7 +354,7 @@ def load(file: Path | None = None, flags: Mapping[str, Any] | None = None) -> No
     except ValidationError as error:
         raise ConfigError(_one_line(error, where["flags"], environment, file)) from None
     if pools and file is not None:
-        config._pools_file = file.absolute()
+        config._pools_file, config._pools = file.absolute(), declared
     return config
 
 

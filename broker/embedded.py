@@ -33,8 +33,8 @@ from clusterbroker.broker.server.shell import NodeShell
 from clusterbroker.journal.options import MIB, JournalOptions
 
 if TYPE_CHECKING:
+    from clusterbroker.broker.embedded_pools import PoolGiven, PoolPlan, Workers
     from clusterbroker.broker.server.management import ManagementProcess
-    from clusterbroker.cluster.wiring.map import Applied
 
 T = TypeVar("T")
 
@@ -47,8 +47,10 @@ class Broker:
     data_dir   where to keep wiring and messages; None: nowhere
     port       0 takes a free one at the first start and keeps it for later ones
     definitions   what shall be there from the start: a file, or the document itself, as RabbitMQ's definitions
-    pools      worker pools of the vhost "/": name -> settings, as `clusterbroker pools set` has them; workers come
-               by themselves: consumers of a key's queue, or processes of `clusterbroker_workers`
+    pools      worker pools of the vhost "/": name -> a class of `clusterbroker_workers`, "module:Class", or the
+               command of a worker as a list, whose processes the broker starts and ends; or settings as `clusterbroker
+               pools set` has them, with "worker" or "command" (and "environment", "directory") among them. Without
+               these, workers come by themselves
     http       whether the management API is served as well, by a process of its own, at `http_url`
     limits     fields of `broker.node.options.NodeOptions`, e.g. heartbeat_s=1, message_bytes_max=1000
     """
@@ -61,7 +63,7 @@ class Broker:
         host: str = "127.0.0.1",
         name: str = "embedded",
         definitions: str | Path | Mapping[str, Any] | None = None,
-        pools: Mapping[str, Mapping[str, Any]] | None = None,
+        pools: Mapping[str, PoolGiven] | None = None,
         http: bool = False,
         http_port: int = 0,
         **limits: Any,
@@ -79,7 +81,8 @@ class Broker:
         self._data_dir = None if data_dir is None else Path(data_dir)
         self._name = name
         self._definitions = definitions
-        self._pools = dict(pools or {})
+        self._pools = _planned(pools) if pools else []
+        self._workers: Workers | None = None
         known = {field.name for field in fields(NodeOptions)}
         if unknown := limits.keys() - known:
             raise TypeError(f"Broker() has no limit {min(unknown)!r}: choose of {', '.join(sorted(known))}")
@@ -133,12 +136,12 @@ class Broker:
         """Closes all clients; with a data directory everything durable is on disk. May be called again."""
         if self._loop is None:
             return
-        self._call(self.stop_async())
+        self._call(self.stop_async(), self._workers.end_s if self._workers is not None else 0.0)
         self._end_thread()
 
-    def _call(self, work: Coroutine[Any, Any, T]) -> T:
+    def _call(self, work: Coroutine[Any, Any, T], more_s: float = 0.0) -> T:
         assert self._loop is not None, "there is a loop while the broker runs"
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(START_TIMEOUT_S)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(START_TIMEOUT_S + more_s)
 
     def _end_thread(self) -> None:
         loop, thread = self._loop, self._thread
@@ -174,7 +177,7 @@ class Broker:
         self.port = shell.listeners[0].addresses[0].port
         self._shell = shell
         try:
-            await self._declare_pools(shell)
+            await self._begin_pools(shell, log)
         except BaseException:
             await self.stop_async()
             raise
@@ -182,18 +185,15 @@ class Broker:
             self._beside.begin(shell.loop)
         return self
 
-    async def _declare_pools(self, shell: NodeShell) -> None:
+    async def _begin_pools(self, shell: NodeShell, log: NodeLog) -> None:
         if not self._pools:
             return
-        from clusterbroker.broker.management import pools
+        from clusterbroker.broker import embedded_pools
 
-        for name, settings in self._pools.items():
-            if unknown := settings.keys() - set(pools.SETTINGS):
-                raise TypeError(f"pool {name!r} has no setting {min(unknown)!r}: choose of {', '.join(pools.SETTINGS)}")
-            applied: asyncio.Future[Applied] = asyncio.get_running_loop().create_future()
-            shell.node.propose(pools.declaration(settings, shell.node.now_ms, "/", name), applied.set_result)
-            if (error := (await applied).error) is not None:
-                raise ValueError(f"pool {name!r}: {error}")
+        await embedded_pools.declared(shell, self._pools)
+        if any(plan.template is not None for plan in self._pools):
+            self._workers = embedded_pools.Workers(self._pools, self._data_dir)
+            self._workers.begin(shell, log)
 
     def _boot_definitions(self) -> BootDefinitions | None:
         given = self._definitions
@@ -231,9 +231,14 @@ class Broker:
     async def stop_async(self) -> None:
         """The same on the running loop."""
         shell, self._shell = self._shell, None
-        if shell is not None:
-            await shell.stop()
-        await self._end_management()
+        workers, self._workers = self._workers, None
+        try:
+            if workers is not None:
+                await workers.end()  # they finish and answer what they hold, while there is a broker
+        finally:
+            if shell is not None:
+                await shell.stop()
+            await self._end_management()
 
     async def __aenter__(self) -> Self:
         return await self.start_async()
@@ -262,6 +267,12 @@ class Broker:
             shell.schedule()
 
         shell.loop.call_soon_threadsafe(close)
+
+
+def _planned(pools: Mapping[str, PoolGiven]) -> list[PoolPlan]:
+    from clusterbroker.broker.embedded_pools import planned  # a broker without pools does not pay for it
+
+    return planned(pools)
 
 
 def _options() -> ServerOptions:

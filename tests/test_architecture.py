@@ -90,6 +90,7 @@ SHELLS = {
     "broker/boot_definitions.py": "reads a file, and waits until its definitions are there",
     "broker/config.py": "the only reader of file and environment",
     "broker/embedded.py": "a node inside another program: its thread and its loop",
+    "broker/embedded_pools.py": "makes a file for its foreman, and waits for its end",
     "cluster/data_directory.py": "reads a node's files, and looks again",
     "cluster/link/acceptor.py": "the cluster's port",
     "cluster/link/door.py": "accepts connections",

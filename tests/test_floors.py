@@ -20,6 +20,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("broker",),
     ("broker.cli",),
     ("broker.embedded",),
+    ("broker.embedded_pools",),
     ("broker.config",),
     ("broker.boot_definitions", "broker.config_sections", "broker.peer_list"),
     ("broker.trial",),

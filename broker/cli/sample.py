@@ -6,17 +6,22 @@ against the other. Everything stands behind a `#`, so the file as it is changes 
 
 from __future__ import annotations
 
+import ast
+import inspect
 import textwrap
 import types
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final, Literal, Union, get_args, get_origin
+from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
+import msgspec
 from pydantic import ByteSize
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from clusterbroker.broker.config import ENVIRONMENT_PREFIX, fields, sections
+from clusterbroker.broker.foreman.templates import Template
 
 WIDTH: Final = 118
 UNITS: Final = {
@@ -31,10 +36,16 @@ HEAD: Final = (
     "the node from starting, with a line that says where it stands (of a variable that is no setting, and has no "
     "section's __ in it, the log has a warning). Secrets need not stand here: settings whose names "
     "end with _file name files, which nobody but the node's user and group may read.",
-    "Sections [pools.NAME] say how the workers of a pool are run; they stand in this file only, and neither variables "
-    "nor the command line have a word for them: docs/worker-pools-drivers.md.",
     "Made by `clusterbroker settings --toml`.",
 )
+
+
+POOLS: Final = (
+    "How the workers of a pool are run, and whether it is declared: a section for each pool, with a name of yours. It "
+    "stands in this file only, which nobody but the node's user, or root, may be able to write; neither variables nor "
+    "the command line have a word for it: docs/worker-pools-drivers.md."
+)
+NO_VARIABLE: Final = "no variable"
 
 
 def sample() -> str:
@@ -47,7 +58,40 @@ def sample() -> str:
     for section, title in titles.items():
         parts.append(f"{_comment(title)}\n[{section}]")
         parts += [_entry(name, field) for name, field in known.items() if name.startswith(f"{section}.")]
+    parts.append(f"{_comment(POOLS)}\n#[pools.NAME]")
+    parts += [_pool_entry(name, field) for name, field in pool_fields().items()]
     return "\n\n".join(parts) + "\n"
+
+
+def pool_fields() -> dict[str, FieldInfo]:
+    """Settings of a section `[pools.NAME]`."""
+    (body,) = ast.parse(textwrap.dedent(inspect.getsource(Template))).body
+    assert isinstance(body, ast.ClassDef), "it is one"
+    docs = {
+        field.target.id: doc.value.value
+        for field, doc in pairwise(body.body)
+        if isinstance(field, ast.AnnAssign)
+        and isinstance(field.target, ast.Name)
+        and isinstance(doc, ast.Expr)
+        and isinstance(doc.value, ast.Constant)
+    }
+    hints = get_type_hints(Template)
+    return {
+        one.name: FieldInfo(
+            annotation=hints[one.name], default=getattr(Template(), one.name), description=str(docs[one.name])
+        )
+        for one in msgspec.structs.fields(Template)
+    }
+
+
+def _pool_entry(name: str, field: FieldInfo) -> str:
+    """Lists are lists there, and bytes are numbers."""
+    facts = ["bytes" if fact.startswith("bytes") else fact for fact in _allowed(name, field)]
+    origins = {get_origin(kind) for kind in _kinds(field.annotation)}
+    facts += [word for origin, word in ((tuple, "a list"), (dict, "a table")) if origin in origins]
+    value = f"[{', '.join(map(_toml, field.default))}]" if isinstance(field.default, tuple) else _toml(field.default)
+    described = _comment(" ".join((field.description or "").split()))
+    return f"{described}\n{_comment('; '.join((*facts, NO_VARIABLE)))}\n#{name} = {value}"
 
 
 def variable(name: str) -> str:
@@ -125,6 +169,8 @@ def _toml(value: Any) -> str:
         return repr(value)
     if isinstance(value, tuple):
         return _toml(",".join(map(str, value)))
+    if isinstance(value, dict):
+        return "{}"
     text = str(value).replace("\\", "\\\\").replace('"', '\\"')
     return f'"{text}"'
 

@@ -8,6 +8,7 @@ wanted and nothing runs there is none. A round that failed is told once as *susp
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
@@ -69,8 +70,11 @@ class Foreman:
         tell: Tell,
         log: Log,
         make: Make = choice.made,
+        grace_max_s: float = math.inf,
     ) -> None:
-        """`file`: the templates', for messages. `directory`: for what drivers keep. `log`: level, event, facts."""
+        """`file`: the templates', for messages. `directory`: for what drivers keep. `log`: level, event, facts.
+        `grace_max_s`: of workers that end with their node."""
+        self.grace_max_s = grace_max_s
         self.launches: dict[str, Wanted] = {}
         self._elsewhere: dict[str, bool] | None = None
         self._index = 0
@@ -450,7 +454,7 @@ class _Hand:
 
     def _grace_s(self, worker_id: str) -> float:
         wanted = self._foreman.launches.get(worker_id)
-        return 30.0 if wanted is None else wanted.spec.grace_s
+        return min(30.0 if wanted is None else wanted.spec.grace_s, self._foreman.grace_max_s)
 
     async def close(self) -> None:
         for task in (*self._starts, *([self._watching] if self._watching else [])):

@@ -10,6 +10,11 @@ Its node starts it (`broker.server.foreman_process`), and nobody else does:
     --lifeline FD       the socket to the node's process (`broker.foreman.frames`): when that is over, workers end as
                         their templates say, and then this process
     --log-format json|console, --log-level LEVEL      as the node has them
+    --log-format library          for an embedded broker (`broker.embedded_pools`), as all that follow: lines of
+                        `logging`, which needs no extra
+    --grace-s N         workers have so long at most to end after the node
+    --temporary DIR     removed when all is over
+    --own-output        workers write where this process does
 
 A lock on the directory keeps the next foreman waiting while this one winds up.
 """
@@ -19,7 +24,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import fcntl
+import logging
+import math
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -31,7 +39,7 @@ from clusterbroker.broker.foreman import frames
 from clusterbroker.broker.foreman.drivers.port import Place
 from clusterbroker.broker.foreman.foreman import Foreman
 from clusterbroker.broker.foreman.templates import BadTemplate, read_templates
-from clusterbroker.broker.server.log import LEVELS, NodeLog, structured
+from clusterbroker.broker.server.log import LEVELS, NodeLog, library, structured
 
 NICE: Final = 5
 READ_BYTES: Final = 1 << 16
@@ -39,6 +47,7 @@ UNREAD_BYTES_MAX: Final = 8 << 20
 """Told, and not read by the node: it hangs, and this process begins anew with what is of now."""
 LOCK: Final = "lock"
 CONFIG_EXIT: Final = 2
+LIBRARY: Final = "library"
 
 
 class Lifeline:
@@ -110,8 +119,10 @@ async def serve(asked: argparse.Namespace, log: NodeLog) -> int:
         except BadTemplate as error:
             log.emit("error", "foreman.failed", why=str(error))
             return CONFIG_EXIT
-        place = Place(asked.cluster, asked.node, dict(os.environ))
-        foreman = Foreman(place, directory, templates, str(asked.config), lifeline.tell, log.emit)
+        place = Place(asked.cluster, asked.node, dict(os.environ), own_output=asked.own_output)
+        foreman = Foreman(
+            place, directory, templates, str(asked.config), lifeline.tell, log.emit, grace_max_s=asked.grace_s
+        )
         lifeline.begin(foreman.hear)
         rounds = loop.create_task(foreman.run())
         ending = loop.create_task(lifeline.over.wait())
@@ -123,6 +134,8 @@ async def serve(asked: argparse.Namespace, log: NodeLog) -> int:
         await asyncio.wait((rounds,))
         await foreman.wind_up()
         await foreman.close()
+        if asked.temporary is not None:
+            shutil.rmtree(asked.temporary, ignore_errors=True)
     return 0
 
 
@@ -140,10 +153,16 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--directory", type=Path, required=True)
     parser.add_argument("--config", type=Path, required=True)
     parser.add_argument("--lifeline", type=int, required=True)
-    parser.add_argument("--log-format", choices=("json", "console"), default="console")
+    parser.add_argument("--log-format", choices=("json", "console", LIBRARY), default="console")
     parser.add_argument("--log-level", choices=tuple(LEVELS), default="info")
+    parser.add_argument("--grace-s", type=float, default=math.inf)
+    parser.add_argument("--temporary", type=Path)
+    parser.add_argument("--own-output", action="store_true")
     asked = parser.parse_args(words)
-    log = NodeLog(structured(asked.log_format, asked.node), asked.log_level)
+    if asked.log_format == LIBRARY:
+        logging.basicConfig(format=f"{asked.node}: %(message)s", level=LEVELS[asked.log_level])
+    sink = library() if asked.log_format == LIBRARY else structured(asked.log_format, asked.node)
+    log = NodeLog(sink, asked.log_level)
     return asyncio.run(serve(asked, log))
 
 

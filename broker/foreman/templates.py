@@ -1,4 +1,5 @@
-"""Templates: the sections `[pools.NAME]` of a node's config file, the only place that says what is executed.
+"""Templates: the sections `[pools.NAME]` of a node's config file, the only place that says what is executed. Whether a
+pool is declared with a section is the node's to read (`broker.boot_definitions`).
 
 The wire can choose the name of a template that exists, numbers within its bounds, and a key. A command is a list of
 arguments and runs without a shell. `{key}` is replaced where it is a whole argument, nowhere else. A file that other
@@ -130,6 +131,9 @@ class Template(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Namespace of a worker's pod (kubernetes)."""
     service_account: str = ""
     """Account of a worker's pod; it gets no token of it (kubernetes)."""
+    declare: bool | dict[str, Any] = False
+    """Whether the pool is declared at each start of the node, if there is none of its name: true; or a table with
+    its vhost ("/"), its name (the section's) and its settings, which an operator may change later."""
 
     @property
     def version(self) -> str:
@@ -148,7 +152,7 @@ class Template(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return {**{name: inherited[name] for name in self.env_pass if name in inherited}, **self.environment}
 
 
-_NOT_THE_WORKERS: Final = ("max_workers", "on_node_exit", "output_bytes_max", "update", "surge")
+_NOT_THE_WORKERS: Final = ("declare", "max_workers", "on_node_exit", "output_bytes_max", "update", "surge")
 
 COMMANDED: Final = frozenset(("subprocess", "systemd"))
 

@@ -196,7 +196,7 @@ class _Shell:
             planned = writes.run(write, reading, decoded(request.path_params), fields)
             if planned.answer is not None:
                 return json_response(planned.answer)
-            request.scope[COMMANDS] = tuple(planned.commands)
+            request.scope[COMMANDS] = (*planned.commands, *(one.declare for one in planned.pools))
             self._not_cut_off()
             await self._hashing.complete(planned, request.is_disconnected)
             await self._carry_out(planned)
@@ -334,7 +334,7 @@ class _Shell:
 
     async def _carry_out(self, planned: writes.Planned) -> None:
         if planned.whole:
-            _done(await self._node.import_all(planned.definitions()))
+            _done(await self._node.import_all(planned.definitions(), planned.pools))
             return
         for command in planned.commands:
             _done(await self._node.order(command))

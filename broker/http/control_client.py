@@ -21,6 +21,7 @@ from typing import Any, Final, TypeVar
 
 import structlog
 
+from clusterbroker.broker.management.pool_definitions import PoolDraft, bindings_of, refusals
 from clusterbroker.broker.management.replica import Replica
 from clusterbroker.broker.server.control import protocol as m
 from clusterbroker.broker.server.control.private_socket import connected
@@ -28,7 +29,7 @@ from clusterbroker.broker.stats import rows
 from clusterbroker.broker.stats.as_user import AsUser, Outcome
 from clusterbroker.broker.stats.batches import joined
 from clusterbroker.broker.stats.totals import SAMPLE_S
-from clusterbroker.cluster.errors import Unavailable, WiringError
+from clusterbroker.cluster.errors import PreconditionFailed, Unavailable, WiringError
 from clusterbroker.cluster.ids import LogIndex
 from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.cluster.wiring import snapshot
@@ -292,9 +293,12 @@ class ControlClient:
             return OrderError(Unavailable.kind, str(error) or "the node has not answered: it may still be carried out")
         return ordered
 
-    async def import_all(self, commands: Sequence[c.Defining]) -> OrderError | None:
-        """All of them, or none."""
-        return await imported(self._replica, self._ordered, self._progress, commands)
+    async def import_all(self, commands: Sequence[c.Defining], pools: Sequence[PoolDraft] = ()) -> OrderError | None:
+        """All of them, or none; then the pools, if none of them is refused by what is known before."""
+        if (refused := next(refusals(self._replica.map, pools, commands), None)) is not None:
+            return OrderError(PreconditionFailed.kind, refused)
+        declared = [pool.declare for pool in pools]
+        return await imported(self._replica, self._ordered, self._progress, commands, declared, bindings_of(pools))
 
     async def _progress(self) -> None:
         """Back when the replica has changed, or after some seconds. Raises LineLost."""

@@ -2,6 +2,7 @@
 
 What others change of the things that are named, or an import of somebody else, makes this one begin anew: nothing of it
 was done. When it was accepted it will be carried out in any case, and this only waits until the replica has all of it.
+Worker pools follow it, one by one, and then what is bound to their reports.
 """
 
 from __future__ import annotations
@@ -38,10 +39,49 @@ class Replica(Protocol):
 Order = Callable[[c.AnyCommand], Awaitable[m.Ordered | OrderError]]
 
 
+Progress = Callable[[], Awaitable[None]]
+
+
 async def imported(
-    replica: Replica, order: Order, progress: Callable[[], Awaitable[None]], commands: Sequence[c.Defining]
+    replica: Replica,
+    order: Order,
+    progress: Progress,
+    commands: Sequence[c.Defining],
+    pools: Sequence[c.DeclarePool] = (),
+    bindings: Sequence[c.Bind] = (),
 ) -> OrderError | None:
-    """All of them, or none and why. `order` comes back when the replica has the command, `progress` when another."""
+    """All commands, or none and why; then the pools, until one is refused, and the bindings of their reports. `order`
+    comes back when the replica has the command, `progress` when another."""
+    refused = await _imported(replica, order, progress, commands) if commands else None
+    for command in pools:
+        if refused is None:
+            refused = await _declared(order, command)
+    if refused is None and bindings:
+        refused = await _imported(replica, order, progress, bindings)
+    return refused
+
+
+async def _declared(order: Order, command: c.DeclarePool) -> OrderError | None:
+    """An import of somebody else is waited for."""
+    loop = asyncio.get_running_loop()
+    until_s = loop.time() + PATIENCE_S
+    while True:
+        ordered = await order(command)
+        if not ordered.kind:
+            return None
+        if not _known(ordered) or ordered.kind != Unavailable.kind or loop.time() > until_s:
+            return OrderError(ordered.kind, f"pool '{command.name[:255]}' in vhost '{command.vhost}': {ordered.text}")
+        await asyncio.sleep(AGAIN_S)
+
+
+def _known(refused: m.Ordered | OrderError) -> bool:
+    """What has an index was answered by the wiring: it is known that nothing was done."""
+    return isinstance(refused, m.Ordered) and refused.index > 0
+
+
+async def _imported(
+    replica: Replica, order: Order, progress: Progress, commands: Sequence[c.Defining]
+) -> OrderError | None:
     loop = asyncio.get_running_loop()
     try:
         parts = parted(commands, [len(c.encode(command)) for command in commands], PART_BYTES_MAX)
@@ -54,8 +94,7 @@ async def imported(
         refused = await _staged(order, import_id, parts, at_once)
         if refused is None:
             return await _finished(replica, progress, import_id)
-        # what has an index was answered by the wiring: it is known that nothing was done
-        known = isinstance(refused, m.Ordered) and refused.index > 0
+        known = _known(refused)
         if not known and len(parts) > 1:
             await order(c.DropImport(import_id=import_id))
         if not known or refused.kind != Unavailable.kind or loop.time() > until_s:
@@ -77,7 +116,7 @@ async def _staged(
     return None
 
 
-async def _finished(replica: Replica, progress: Callable[[], Awaitable[None]], import_id: str) -> OrderError | None:
+async def _finished(replica: Replica, progress: Progress, import_id: str) -> OrderError | None:
     """When nothing is left to be done."""
     while (held := replica.map.importing) is not None and held.import_id == import_id:
         done = held.done

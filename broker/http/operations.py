@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
+from clusterbroker.broker.management.pool_definitions import PoolDraft
 from clusterbroker.broker.stats.as_user import AsUser, Outcome
 from clusterbroker.cluster.wiring.commands import AnyCommand, Defining
 
@@ -27,8 +28,8 @@ class NodeOperations(Protocol):
     async def order(self, command: AnyCommand) -> OrderError | None:
         """One command."""
 
-    async def import_all(self, commands: Sequence[Defining]) -> OrderError | None:
-        """All of them, or none and the first contradiction."""
+    async def import_all(self, commands: Sequence[Defining], pools: Sequence[PoolDraft] = ()) -> OrderError | None:
+        """All of them, or none and the first contradiction; then the pools."""
 
     async def carry_out(self, operation: str, arguments: dict[str, Any]) -> dict[str, Any] | OrderError:
         """An operation of the node itself: what it tells of it."""

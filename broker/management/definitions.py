@@ -4,7 +4,7 @@ Out, as RabbitMQ exports it: everything that was declared and survives a restart
 itself, no exclusive queue. In, as a list of commands in an order in which each finds what it needs:
 
     vhosts, users, permissions, topic permissions, parameters, global parameters, limits, policies, operator policies,
-    queues, exchanges, bindings
+    queues, exchanges, bindings; and then worker pools (`pool_definitions`)
 
 Reading a document finds what cannot be imported: what RabbitMQ has and this broker has not (`foreign_definitions`), and
 mistakes of form. Whether it contradicts what exists is found out when the commands are folded, all or none. A trial
@@ -25,7 +25,7 @@ from clusterbroker.cluster.wiring.exchange_rules import EXCHANGE_DECLARATIONS, F
 from clusterbroker.cluster.wiring.map import ClusterMap
 from clusterbroker.cluster.wiring.view import ClusterView
 
-from . import accounts, bodies, foreign_definitions, settings
+from . import accounts, bodies, foreign_definitions, pool_definitions, settings
 from .bodies import Name
 from .errors import Refused, bad_request
 from .forms import Form, table
@@ -33,6 +33,7 @@ from .json_schema import Schema, list_of
 from .json_schema import table as table_schema
 from .naming import check_imported_name
 from .nodes import PRODUCT, RABBITMQ_API
+from .pool_definitions import PoolDraft, PoolEntry
 from .reading import Document, Reading, plain_table, same
 
 NAMES_MAX: Final = 20
@@ -58,6 +59,7 @@ def exported(reading: Reading) -> Document:
         "global_parameters": settings.global_parameters(reading),
         "policies": [entry for name in vhosts for entry in settings.policies(reading, name)],
         **_wiring(reading, vhosts, named=True),
+        **pool_definitions.exported(reading, vhosts, named=True),
     }
 
 
@@ -68,6 +70,7 @@ def exported_of(reading: Reading, vhost: str) -> Document:
         "parameters": settings.parameters(reading, vhost=vhost),
         "policies": settings.policies(reading, vhost),
         **_wiring(reading, [vhost], named=False),
+        **pool_definitions.exported(reading, [vhost], named=False),
     }
     for section in ("parameters", "policies"):
         answer[section] = [{name: entry[name] for name in entry if name != "vhost"} for entry in answer[section]]
@@ -197,14 +200,16 @@ SECTIONS: Final[dict[str, Section]] = {
     "exchanges": Section(InVhost, bodies.ImportedExchange, bodies.ImportedExchange.command),
     "bindings": Section(Between, bodies.ImportedBinding, bodies.ImportedBinding.command),
 }
+POOLS: Final = "pools"
 _OF_CLUSTER: Final = ("vhosts", "users", "permissions", "topic_permissions", "global_parameters")
 
 
 def document_schema(of_one_vhost: bool) -> Schema:
     """Of a document: a path that names the vhost says it for all entries."""
     entries = {}
-    for name, section in SECTIONS.items():
-        place, body = section.place.schema(), section.body.schema()
+    forms = {name: (section.place, section.body) for name, section in SECTIONS.items()} | {POOLS: (InVhost, PoolEntry)}
+    for name, (place_form, body_form) in forms.items():
+        place, body = place_form.schema(), body_form.schema()
         required = [*place["required"], *body.get("required", ())]
         if of_one_vhost:
             if name in _OF_CLUSTER:
@@ -226,6 +231,7 @@ class Draft(NamedTuple):
     """Obstacles that `skip` would leave out."""
     mistakes: list[str]
     """Of form."""
+    pools: tuple[PoolDraft, ...] = ()
 
     def ready(self) -> Draft:
         """Itself. Refused (400) with all obstacles in one line."""
@@ -269,17 +275,31 @@ def drafted(document: Any, at_ms: int, vhost: str | None = None, *, skip: bool =
             if len(wrong) > OBSTACLES_TOLD:
                 wrong[-1] = "and perhaps more"
                 return Draft(plan, passwords, adapted.warnings, unsupported, wrong)
-    return Draft(plan, passwords, adapted.warnings, unsupported, wrong)
+    drafts = []
+    for number, entry in enumerate(_entries(document, POOLS)):
+        try:
+            body, place = _placed(InVhost, entry, vhost)
+            drafts.append(pool_definitions.drafted(body, at_ms, **asdict(place)))
+        except Refused as refused:
+            wrong.append(f"{POOLS}[{number}]: {refused.reason}")
+    plan, drafts = pool_definitions.with_their_bindings(plan, drafts)
+    wrong += pool_definitions.mistakes(plan, drafts)
+    return Draft(plan, passwords, adapted.warnings, unsupported, wrong[:OBSTACLES_TOLD], tuple(drafts))
 
 
 def _command(section: Section, entry: Any, at_ms: int, vhost: str | None) -> c.Defining | tuple[c.PutUser, str | None]:
+    body, place = _placed(section.place, entry, vhost)
+    return section.command(section.body.of(body), at_ms, **asdict(place))
+
+
+def _placed(form: type[Form], entry: Any, vhost: str | None) -> tuple[Document, Form]:
     if not isinstance(entry, dict):
         raise bad_request("not an object")
-    place = section.place.of(entry if vhost is None else {**entry, "vhost": vhost})
+    place = form.of(entry if vhost is None else {**entry, "vhost": vhost})
     name = getattr(place, "name", None)
     if name is not None:
         check_imported_name(name)
-    return section.command(section.body.of(entry), at_ms, **asdict(place))
+    return entry, place
 
 
 def _entries(document: Mapping[str, Any], section: str) -> list[Any]:
@@ -299,7 +319,7 @@ def trial(map_: ClusterMap, draft: Draft) -> Document:
     changes: list[c.Defining] = []
     if not obstacles:
         changes, refused = map_.tried(draft.commands, OBSTACLES_TOLD)
-        obstacles = [error.text for error in refused]
+        obstacles = [error.text for error in refused] + [*pool_definitions.refusals(map_, draft.pools, draft.commands)]
     answer: Document = {"warnings": draft.warnings, "unsupported": draft.unsupported, "obstacles": obstacles}
     if draft.unsupported or obstacles:
         return answer
@@ -309,15 +329,24 @@ def trial(map_: ClusterMap, draft: Draft) -> Document:
         existed = bool(there(map_, command))
         if isinstance(command, c.PutParameter) and not command.vhost:
             section = "global_parameters"
-        counts = answer.setdefault(section, {"new": 0, "changed": 0, "same": 0, "names": {"new": [], "changed": []}})
         what = "same" if id(command) not in changing else "changed" if existed else "new"
-        counts[what] += 1
-        if what != "same" and len(counts["names"][what]) < NAMES_MAX:
-            counts["names"][what].append(_named(command))
+        _count(answer, section, what, command)
+    for one in draft.pools:
+        known = map_.pools.find(one.declare.vhost, one.declare.name)
+        _count(answer, POOLS, "new" if known is None else "same", one.declare)
+        for binding in one.bindings:
+            _count(answer, "bindings", "new" if map_.find_binding(binding) is None else "same", binding)
     return answer
 
 
-def _named(command: c.Defining) -> str:
+def _count(answer: Document, section: str, what: str, command: c.Defining | c.DeclarePool) -> None:
+    counts = answer.setdefault(section, {"new": 0, "changed": 0, "same": 0, "names": {"new": [], "changed": []}})
+    counts[what] += 1
+    if what != "same" and len(counts["names"][what]) < NAMES_MAX:
+        counts["names"][what].append(_named(command))
+
+
+def _named(command: c.Defining | c.DeclarePool) -> str:
     """How a person is told of it."""
     match command:
         case c.Bind():

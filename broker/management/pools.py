@@ -27,6 +27,7 @@ from clusterbroker.cluster.wiring.pool_rules import (
     SPARES,
     key_matches,
 )
+from clusterbroker.cluster.wiring.view import ClusterView
 
 from .errors import Refused, bad_request, object_not_found
 from .exchanges import open_vhosts
@@ -159,7 +160,6 @@ def document(reading: Reading, pool: Pool) -> Document:
     pools, names = reading.map.pools, PoolNames(pool.name)
     groups = pools.groups(pool.pool_id)
     waiting = [_numbers(reading, group.queue_id) for group in groups]
-    more = pools.more(pool.pool_id)
     return {
         "vhost": pool.vhost,
         "name": pool.name,
@@ -177,13 +177,19 @@ def document(reading: Reading, pool: Pool) -> Document:
         "oldest_s": oldest_s(reading, (pool.orphans, *(group.queue_id for group in groups))),
         "dead": _numbers(reading, pool.dead)["waiting"],
         "poison": _numbers(reading, pool.poison)["waiting"],
-        "settings": {
-            **asdict(pool.settings),
-            SPARES: pools.spares(pool.pool_id),
-            KEYS_PER_WORKER: pools.keys_per_worker(pool.pool_id),
-            **asdict(more),
-            "tenant_weights": dict(more.tenant_weights),
-        },
+        "settings": settings(reading.map, pool),
+    }
+
+
+def settings(view: ClusterView, pool: Pool) -> Document:
+    """All of them, as a declaration says them."""
+    more = view.pools.more(pool.pool_id)
+    return {
+        **asdict(pool.settings),
+        SPARES: view.pools.spares(pool.pool_id),
+        KEYS_PER_WORKER: view.pools.keys_per_worker(pool.pool_id),
+        **asdict(more),
+        "tenant_weights": dict(more.tenant_weights),
     }
 
 

@@ -23,6 +23,7 @@ from .errors import bad_request, not_authorised, object_not_found
 from .forms import BODY_BYTES_MAX, Form, Said
 from .messages import require_unlocked, staged_in
 from .naming import check_new_name
+from .pool_definitions import PoolDraft
 from .principals import ADMINISTRATOR, MANAGEMENT, POLICYMAKER
 from .reading import Reading
 from .reads import Path
@@ -39,6 +40,8 @@ class Planned(msgspec.Struct):
     """All or nothing: one import."""
     answer: dict[str, Any] | None = None
     """Of a trial: nothing is ordered."""
+    pools: tuple[PoolDraft, ...] = ()
+    """Of an import, after it."""
 
     def definitions(self) -> list[c.Defining]:
         """The commands of an import."""
@@ -240,7 +243,7 @@ def _import(r: Reading, p: Path, said: Said) -> Planned:
     if r.query.get("dry_run") == "true":
         return Planned([], whole=True, answer=definitions.trial(r.replica.map, draft))
     draft.ready()
-    return Planned(list(draft.commands), passwords=draft.passwords, whole=True)
+    return Planned(list(draft.commands), passwords=draft.passwords, whole=True, pools=draft.pools)
 
 
 def _pause_queue(paused: bool) -> Plan:

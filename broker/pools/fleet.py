@@ -190,8 +190,9 @@ class Fleet:
         detail = f"exit status {exit_status}" if exit_status is not None else "no exit status"
         if known.why and known.why not in detail:
             detail += f": {known.why}"
-        asked = bool(launch.revoked) or bool(launch.retired) or known.leaving is not None
         ready = (known.spare_s if launch.spare else known.ready_s) is not None
+        before = not (known.whole or ready)  # an earlier controller's: it may have been ready, and ended with its node
+        asked = before or bool(launch.revoked) or bool(launch.retired) or known.leaving is not None
         if ready and keys:  # whichever of them has ended it
             for key, served in keys.items():
                 seat = seat_of(launch.launch_id, key)

@@ -163,19 +163,19 @@ class ForemanDesk:
         )
 
     def _addresses(self) -> list[tuple[str, str]]:
-        """(scheme, host:port): this node's, then those of the other members."""
+        """(scheme, host:port): where this node listens, then where clients are told to find it and the other members: a
+        worker in a network of its own reaches no listener of all addresses."""
         found: dict[tuple[str, str], None] = {}
         for listener in self._shell.listeners:
             for bound in listener.addresses:
                 host, _, port = str(bound).rpartition(":")
                 found[listener.protocol, f"{ANY.get(host, host)}:{port}"] = None
         own = self._shell.node.options.name
-        for member in self._shell.node.map.alive_members():
-            if member.name != own:
-                for url in member.amqp:
-                    scheme, _, where = url.partition("://")
-                    if scheme in ("amqp", "amqps") and where.rpartition(":")[0] not in ANY:
-                        found[scheme, where] = None
+        for member in sorted(self._shell.node.map.alive_members(), key=lambda member: member.name != own):
+            for url in member.amqp:
+                scheme, _, where = url.partition("://")
+                if scheme in ("amqp", "amqps") and where.rpartition(":")[0] not in ANY:
+                    found[scheme, where] = None
         return list(found)
 
     # -- from the foreman ---------------------------------------------------------------------------------------

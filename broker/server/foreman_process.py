@@ -103,11 +103,7 @@ class ForemanProcess(Companion):
 
     async def end(self) -> None:
         """Closes the lifeline. Workers that end with their node have their grace: the process is not killed."""
-        self.pause()
-        self.link.detached()
-        if self._lifeline is not None:
-            self._lifeline.close()
-            self._lifeline = None
+        self._let_go()
         if self._process is not None:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._over(), END_S)
@@ -115,6 +111,28 @@ class ForemanProcess(Companion):
                 self._log.emit("info", "foreman.winds_up", pid=self._process.pid)
                 self._process.returncode = 0  # it ends by itself, and is not waited for
             self._process = None
+
+    async def end_workers(self, within_s: float) -> None:
+        """Closes the lifeline, and returns when the workers are over, and the process. A process that has died, and was
+        not followed by another one yet, is followed by one for this: workers that it left end as well."""
+        if self._process is None:
+            self.pause()
+            self.begin(asyncio.get_running_loop())
+        self._let_go()
+        if self._process is not None:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._over(), within_s)
+            if self._process.poll() is None:
+                self._log.emit("error", "foreman.killed", pid=self._process.pid, after_s=within_s)
+                self._process.kill()
+            self._forget()
+
+    def _let_go(self) -> None:
+        self.pause()
+        self.link.detached()
+        if self._lifeline is not None:
+            self._lifeline.close()
+            self._lifeline = None
 
     def _arguments(self) -> tuple[list[str], list[int]]:
         assert self.cluster, "its workers bear the cluster's label"

@@ -78,6 +78,24 @@ class Pools:
 
     def declare(self, command: c.DeclarePool, changes: list[Change]) -> Pool:
         """Fold DeclarePool."""
+        if (known := self.tried(command)) is not None:
+            return known
+        topology, names = self._vhosts.require(command.vhost), PoolNames(command.name)
+        self._wire(topology, names, command, changes)
+        ids = {name: topology.queues[name].queue_id for name in (*names.queues, _delay_queue(names))}
+        pool = Pool(
+            command.vhost, command.name, self._clock.applied, command.template, command.settings,
+            orphans=ids[names.orphans], dead=ids[names.dead], activity=ids[names.activity], poison=ids[names.poison],
+            delayed=ids[_delay_queue(names)],
+        )  # fmt: skip
+        held = PoolHeld(pool)
+        held.spares, held.keys_per_worker, held.more = command.spares, command.keys_per_worker, command.more
+        self.table.put_pool(held)
+        changes.append(PoolChanged(pool))
+        return pool
+
+    def tried(self, command: c.DeclarePool) -> Pool | None:
+        """What a declaration would find: the same pool; None: it would make one. Raises what would refuse it."""
         topology = self._vhosts.require(command.vhost)
         rules.check_name(command.name)
         rules.check_settings(command.settings)
@@ -93,18 +111,7 @@ class Pools:
             raise LimitReached(f"vhost '{command.vhost}' has {POOLS_MAX} pools")
         self._replicas.check_places()
         topology.check_queue_limit(names.orphans, 5)
-        self._wire(topology, names, command, changes)
-        ids = {name: topology.queues[name].queue_id for name in (*names.queues, _delay_queue(names))}
-        pool = Pool(
-            command.vhost, command.name, self._clock.applied, command.template, command.settings,
-            orphans=ids[names.orphans], dead=ids[names.dead], activity=ids[names.activity], poison=ids[names.poison],
-            delayed=ids[_delay_queue(names)],
-        )  # fmt: skip
-        held = PoolHeld(pool)
-        held.spares, held.keys_per_worker, held.more = command.spares, command.keys_per_worker, command.more
-        self.table.put_pool(held)
-        changes.append(PoolChanged(pool))
-        return pool
+        return None
 
     def _same(self, held: PoolHeld, command: c.DeclarePool) -> Pool:
         known = held.pool

@@ -46,7 +46,7 @@ class ClusterView:
         "exclusive_queues", "held", "in_pieces", "is_only_copy", "lasting_queues", "link", "link_named",
         "link_since", "links", "member", "members", "next_slice", "owned", "parameter", "parameters", "permission",
         "permissions", "pools", "queues_of", "replicas_of", "terms", "topic_allowed", "topic_limited",
-        "topic_permissions", "tried", "user", "users", "was_deleted",
+        "topic_permissions", "tried", "tried_pool", "user", "users", "was_deleted",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -58,6 +58,7 @@ class ClusterView:
         self._members = members = parts.members
         self._accounts = accounts = parts.accounts
         self.tried: Final = imports.tried
+        self.tried_pool: Final = parts.pools.tried
         self.next_slice: Final = imports.next_slice
         self.in_pieces: Final = parts.cascades.in_pieces
         self.due: Final = parts.transactions.due

@@ -162,3 +162,21 @@ def test_a_changed_template_replaces_workers_of_a_key_at_rest_and_nobody_waits(
         assert len(set(heard)) == 2, "one was replaced by one"
         assert told(pool.call("43", timeout_s=20))["worker"] not in old, "a key that nobody asked for as well"
     eventually("the old ones have ended", lambda: not one.processes().keys() & old)
+
+
+def test_the_file_of_three_nodes_declares_a_pool_once_and_changes_nothing_later(
+    nodes: Callable[..., PoolNodes],
+) -> None:
+    three = nodes("a", "b", "c", more='[pools.core.declare]\nmax = 2\nkeys = "[0-9]+"\n')
+
+    def settings(at: str = "") -> dict[str, Any]:
+        found: dict[str, Any] = three.api("GET", "pools/%2F/core", at=at).raise_for_status().json()
+        return found["settings"] | {"template": found["template"]}
+
+    assert all((settings(at)["max"], settings(at)["template"]) == (2, "core") for at in "abc")
+    with three.caller() as pool:
+        assert told(pool.call("42", timeout_s=90))["key"] == "42"
+    three.api("POST", "pools/%2F/core/set", {"max": 3}).raise_for_status()
+    three.kill("a")
+    three.start("a")
+    assert (settings("a")["max"], settings("a")["keys"]) == (3, "[0-9]+"), "an operator's word stays"

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from clusterbroker.broker.cli.sample import sample
+from clusterbroker.broker.cli.sample import NO_VARIABLE, sample
 
 PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "configuration.md"
 BEGIN: Final = "<!-- settings: begin -->"
@@ -23,8 +23,8 @@ def rows() -> Iterator[tuple[str, str, str]]:
     section = title = ""
     for paragraph in sample().split("\n\n")[1:]:
         lines = paragraph.splitlines()
-        if lines[-1].startswith("["):
-            section, title = lines[-1].strip("[]"), _text(lines[:-1])
+        if lines[-1].startswith(("[", "#[")):
+            section, title = lines[-1].strip("#[]"), _text(lines[:-1])
             continue
         words = " ".join(line.removeprefix("#").strip() for line in lines[:-1])
         if setting := re.match(r"#(\w+) = (.*)$", lines[-1]):
@@ -36,6 +36,8 @@ def rows() -> Iterator[tuple[str, str, str]]:
 def _parted(words: str, section: str, name: str) -> tuple[str, str]:
     """The description, and unit, kind and bounds: in the sample the latter come last, before the variable."""
     variable = "CLUSTERBROKER_" + (f"{section.upper()}__" if section else "") + name.upper()
+    if section.startswith("pools."):
+        variable = NO_VARIABLE
     described = words.removesuffix(variable).strip()
     text, stop, facts = described.rpartition(". ") if described.endswith(";") else (described, "", "")
     if stop:

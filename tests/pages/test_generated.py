@@ -9,6 +9,7 @@ from types import ModuleType
 import pytest
 
 from bench import figures_page
+from clusterbroker.broker.cli.sample import pool_fields
 from clusterbroker.broker.config import fields
 from tests.pages import configuration
 
@@ -29,4 +30,5 @@ def test_the_page_is_current(module: ModuleType, made: Callable[[], str]) -> Non
 
 def test_every_setting_is_on_the_page() -> None:
     made = [(section, row.split("`")[1]) for section, _, row in configuration.rows()]
-    assert sorted(f"{section}.{name}".lstrip(".") for section, name in made) == sorted(fields())
+    known = [*fields(), *(f"pools.NAME.{name}" for name in pool_fields())]
+    assert sorted(f"{section}.{name}".lstrip(".") for section, name in made) == sorted(known)

@@ -31,6 +31,8 @@ class Place:
     cluster: str
     node: str
     environment: dict[str, str]
+    own_output: bool = False
+    """Workers write where the foreman does, and not into files of theirs (subprocess)."""
 
     @property
     def prefix(self) -> str:

@@ -131,7 +131,9 @@ class Subprocesses:
         cgroup = _made_cgroup(template, spec.worker_id)
         writes: int = subprocess.DEVNULL
         output = None
-        if template.output_bytes_max:
+        if self._place.own_output:
+            writes = os.dup(2)
+        elif template.output_bytes_max:
             fifo = self._records.path(spec.worker_id, ".out")
             os.mkfifo(fifo, 0o600)
             output = Output(self._loop, fifo, self._records.path(spec.worker_id, ".log"), template.output_bytes_max)
@@ -146,7 +148,7 @@ class Subprocesses:
                 env=variables,
                 stdin=subprocess.DEVNULL,
                 stdout=writes,
-                stderr=subprocess.STDOUT if output else subprocess.DEVNULL,
+                stderr=subprocess.STDOUT,
                 start_new_session=True,
                 preexec_fn=_limiter(template, cgroup),
                 **switch,

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace as replace_settings
 
 from clusterbroker.broker.boot_definitions import BadDefinitions, BootDefinitions
+from clusterbroker.broker.config import ConfigError, load
 from clusterbroker.broker.server.alarms import AlarmOptions
 from clusterbroker.broker.server.log import NodeLog
 from clusterbroker.broker.server.options import ServerOptions
@@ -104,6 +106,103 @@ async def test_a_process_brings_them_once_however_often_its_node_begins_again(tm
         assert life.map.queue("shop", "q3") is None
 
 
+POOLS: dict[str, Any] = {
+    "vhosts": [{"name": "shop"}],
+    "queues": [{"vhost": "shop", "name": "reports"}],
+    "pools": [
+        {
+            "vhost": "shop",
+            "name": "core",
+            "template": "core",
+            "max": 4,
+            "activity_bindings": [{"destination": "reports"}],
+        }
+    ],
+}
+
+
+async def test_pools_come_after_all_else_and_keep_what_an_operator_set(tmp_path: Path) -> None:
+    async with Life(tmp_path, of(POOLS)) as life:
+        assert life.told() == [("definitions.imported", {"file": "definitions.json", "count": 3})]
+        pool = life.map.pools.find("shop", "core")
+        assert (pool.template, pool.settings.max) == ("core", 4)
+        assert [one.source for one in life.map.bindings_to("shop", "queue", "reports")] == ["core-activity-xchg"]
+        await life.shell.propose(
+            c.SetPool(vhost="shop", name="core", settings=replace_settings(pool.settings, max=7), only=("max",))
+        )
+    async with Life(tmp_path, of(POOLS)) as life:
+        [(kept, why), (known, _)] = life.told()
+        assert (kept, known) == ("definitions.kept", "definitions.known")
+        assert why["why"] == "pool 'core' in vhost 'shop' has max 7, and not 4: change it with set"
+        pool = life.map.pools.find("shop", "core")
+        assert pool.settings.max == 7
+        await life.shell.propose(c.DeletePool(vhost="shop", name="core", force=True))
+        while life.map.pools.find("shop", "core") is not None:  # noqa: ASYNC110 - its queues close first
+            await asyncio.sleep(0.01)
+    async with Life(tmp_path, of(POOLS)) as life:
+        assert life.told() == [("definitions.imported", {"file": "definitions.json", "count": 3})]
+        assert life.map.pools.find("shop", "core").settings.max == 4, "what a file names is there at each start"
+        assert life.map.bindings_to("shop", "queue", "reports")
+
+
+async def test_a_pool_that_cannot_be_is_told_and_the_node_goes_on() -> None:
+    document = POOLS | {"pools": [{"vhost": "nowhere", "name": "core"}]}
+    async with Life(None, of(document)) as life:
+        [(event, facts)] = life.told()
+        assert event == "definitions.refused"
+        assert "'nowhere'" in facts["why"]
+        assert life.map.queue("shop", "reports") is None, "all or none, as far as it is known before"
+        assert life.shell.started
+
+
+async def test_sections_of_the_config_file_declare_pools(tmp_path: Path) -> None:
+    file = tmp_path / "broker.toml"
+    file.write_text(
+        """
+        [pools.core]
+        driver = "subprocess"
+        command = ["/bin/true"]
+        declare = { max = 4 }
+        [pools.shop]
+        declare = { vhost = "shop", name = "a b" }
+        [pools.later]
+        driver = "subprocess"
+        command = ["/bin/true"]
+        """
+    )
+    definitions = tmp_path / "definitions.json"
+    definitions.write_text('{"vhosts": [{"name": "shop"}]}')
+    options = load(file, {"definitions_file": str(definitions)}).options()
+    for event in ("definitions.imported", "definitions.known"):
+        async with Life(tmp_path / "data", options.definitions) as life:
+            known, made = life.told()
+            assert known[1]["count"] == 1, "vhosts come first"
+            assert made == (event, {"file": str(file), "count": 2})
+            core, shop = life.map.pools.find("/", "core"), life.map.pools.find("shop", "a b")
+            assert (core.template, core.settings.max) == ("core", 4)
+            assert (shop.template, shop.settings.max) == ("noop", 8), "nobody starts workers of noop"
+            assert life.map.pools.find("/", "later") is None
+        options = load(file, {"definitions_file": str(definitions)}).options()
+
+
+@pytest.mark.parametrize(
+    ("declare", "words"),
+    [
+        ("{ nothing = 1 }", r"pools\.core\.declare: no setting 'nothing': known are vhost, name, request_ttl_ms"),
+        ("{ max = 'many' }", r"pools\.core\.declare: max should be a number"),
+        ("{ min = 9 }", r"pools\.core\.declare: min is 9 and max 8"),
+        ("{ vhost = 7 }", r"pools\.core\.declare: vhost and name are texts"),
+        ("{ name = '' }", r"pools\.core\.declare: "),
+        ("'yes'", r"pools\.core: expected"),
+    ],
+)
+def test_a_section_that_declares_nothing_that_can_be_ends_the_start(tmp_path: Path, declare: str, words: str) -> None:
+    file = tmp_path / "broker.toml"
+    file.write_text(f"[pools.core]\ndeclare = {declare}\n")
+    with pytest.raises(ConfigError, match=words):
+        load(file)
+
+
 async def test_another_import_is_waited_for(tmp_path: Path) -> None:
     """Another member's, with the same file: this one's is contended until it has gone."""
     async with Life(None, None) as life:
@@ -113,9 +212,11 @@ async def test_another_import_is_waited_for(tmp_path: Path) -> None:
         importing = asyncio.create_task(of(DOCUMENT).bring_in(life.shell))
         await life.shell.propose(c.AddVhost(name="meanwhile"))
         assert not importing.done()
+        pools = asyncio.create_task(of({"pools": [{"vhost": "/", "name": "core"}]}).bring_in(life.shell))
         await life.shell.propose(c.DropImport(import_id="other"))
-        await importing
+        await asyncio.gather(importing, pools)
         assert len(life.map.queues("shop")) == 250
+        assert life.map.pools.find("/", "core") is not None
 
 
 async def test_who_is_stopped_meanwhile_does_not_wait() -> None:

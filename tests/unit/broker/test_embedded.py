@@ -59,11 +59,52 @@ async def test_async_with_on_the_running_loop() -> None:
     assert threading.active_count() <= before + 2, "asyncio's own threads, none of the broker's"
 
 
-def managed(broker: Broker, path: str) -> Any:
+def managed(broker: Broker, path: str, verb: str = "GET", said: Any = None) -> Any:
     password = base64.b64encode(b"guest:guest").decode()
-    request = urllib.request.Request(broker.http_url + path, headers={"authorization": f"Basic {password}"})
+    body = None if said is None else json.dumps(said).encode()
+    request = urllib.request.Request(
+        broker.http_url + path,
+        body,
+        {"authorization": f"Basic {password}", "content-type": "application/json"},
+        method=verb,
+    )
     with urllib.request.urlopen(request, timeout=30) as answer:
-        return json.load(answer)
+        return json.loads(answer.read() or b"null")
+
+
+def refused(broker: Broker, path: str, said: Any) -> str:
+    """Why, of a 400."""
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        managed(broker, path, "POST", said)
+    assert caught.value.code == 400
+    return str(json.load(caught.value)["reason"])
+
+
+@pytest.mark.processes
+def test_definitions_have_pools() -> None:
+    rights = {"user": "guest", "vhost": "shop", "configure": ".*", "write": ".*", "read": ".*"}
+    queues = [{"vhost": "shop", "name": "reports"}]
+    vhost = {"vhosts": [{"name": "shop"}], "permissions": [rights], "queues": queues}
+    core = {"vhost": "shop", "name": "core", "max": 4, "activity_bindings": [{"destination": "reports"}]}
+    with Broker(http=True) as one, Broker(http=True) as two:
+        managed(one, "/api/definitions", "POST", vhost | {"pools": [core]})
+        document = managed(one, "/api/definitions")
+        assert [(pool["name"], pool["max"]) for pool in document["pools"]] == [("core", 4)]
+        assert [bound["destination"] for bound in document["pools"][0]["activity_bindings"]] == ["reports"]
+        for new in (1, 0):
+            trial = managed(two, "/api/definitions?dry_run=true", "POST", document)
+            assert trial["obstacles"] == []
+            assert (trial["pools"]["new"], trial["bindings"]["new"]) == (new, new)
+            managed(two, "/api/definitions", "POST", document)
+            assert managed(two, "/api/definitions")["pools"] == document["pools"]
+        more = {"queues": [{"vhost": "shop", "name": "more"}]}
+        why = refused(two, "/api/definitions", more | {"pools": [core | {"max": 5}]})
+        assert why == "pool 'core' in vhost 'shop' has max 4, and not 5: change it with set"
+        names = [queue["name"] for queue in managed(two, "/api/queues/shop")]
+        assert "more" not in names, "what is known before refuses the whole"
+        why = refused(two, "/api/definitions/shop", more | {"pools": [{"name": "other", "template": "nobody"}]})
+        assert why.startswith("pool 'other' in vhost 'shop': no template 'nobody': known are noop")
+        assert managed(two, "/api/queues/shop/more")["name"] == "more", "what only the node knows does not"
 
 
 @pytest.mark.processes
@@ -212,11 +253,61 @@ def test_the_fixtures(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
             assert declared(clusterbroker_session.url) == 1
         """
     )
+    run(pytester).assert_outcomes(passed=5)
+
+
+@pytest.mark.processes
+def test_what_fixtures_are_made_with(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).resolve().parents[3]))
+    pytester.makepyfile(
+        """
+        import pytest
+        from clusterbroker_workers import Pool, Worker
+
+        class Shout(Worker):
+            def handle(self, request):
+                return request.body.upper()
+
+        def shouted(url, name):
+            with Pool(url, name) as pool:
+                return pool.call("42", b"asked", timeout_s=60).body
+
+        @pytest.fixture(scope="session")
+        def clusterbroker_options():
+            return {"pools": {"core": Shout}, "name": "ours"}
+
+        def test_options(clusterbroker):
+            assert shouted(clusterbroker.url, "core") == b"ASKED"
+
+        @pytest.mark.clusterbroker(pools={"other": Shout})
+        def test_its_own_mark(clusterbroker):
+            assert shouted(clusterbroker.url, "other") == b"ASKED"
+
+        @pytest.mark.clusterbroker(name="nearest", heartbeat_s=3)
+        class TestMarks:
+            @pytest.mark.clusterbroker(heartbeat_s=7)
+            def test_of_class_and_test(self, clusterbroker):
+                assert clusterbroker._name == "nearest"
+                assert clusterbroker._limits == {"heartbeat_s": 7}
+
+        def test_of_the_session(clusterbroker_session):
+            assert shouted(clusterbroker_session.url, "core") == b"ASKED"
+
+        @pytest.mark.clusterbroker("core")
+        def test_wrong(clusterbroker):
+            pass
+        """
+    )
+    result = run(pytester)
+    result.assert_outcomes(passed=4, errors=1)
+    result.stdout.fnmatch_lines(["*clusterbroker(...) takes keyword arguments of Broker, as pools=*"])
+
+
+def run(pytester: pytest.Pytester) -> pytest.RunResult:
     flags = ["-p", "no:cacheprovider", "-p", "no:asyncio", "-p", "no:benchmark"]
     if not any(entry.name == "clusterbroker" for entry in _plugins()):
-        flags += ["-p", "clusterbroker.broker.pytest_plugin"]
-    result = pytester.runpytest_subprocess(*flags)
-    result.assert_outcomes(passed=5)
+        flags += ["-p", "clusterbroker.pytest_plugin"]
+    return pytester.runpytest_subprocess("--strict-markers", *flags)
 
 
 def _plugins() -> list[object]:
@@ -279,10 +370,8 @@ def test_worker_pools() -> None:
     ],
 )
 def test_a_pool_that_cannot_be(settings: dict[str, int], error: type[Exception], words: str) -> None:
-    broker = Broker(pools={"core": settings})
     with pytest.raises(error, match=words):
-        broker.start()
-    assert not broker.running
+        Broker(pools={"core": settings}).start()
 
 
 def test_a_kept_pool_is_there_again(tmp_path: Path) -> None:

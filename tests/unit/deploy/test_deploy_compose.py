@@ -21,6 +21,11 @@ import pika
 import pytest
 import yaml
 
+from clusterbroker import Broker
+from clusterbroker.broker.boot_definitions import BootDefinitions
+from clusterbroker.broker.config import load
+from clusterbroker.broker.foreman.templates import read_templates
+from clusterbroker_workers import Pool
 from tests.support.daemons import Apart, Missing
 from tests.support.images import BASE, base_image, context
 
@@ -47,6 +52,31 @@ def test_it_is_valid_by_the_specification() -> None:
         assert not validator.is_valid(SAID), "a name that is none is found"
     finally:
         del SAID["services"]["a"]["port"]
+
+
+@pytest.mark.processes
+def test_its_pool_is_declared_and_served(tmp_path: Path) -> None:
+    """But for the containers: what the file puts into them is tried by a node and a worker of its own."""
+    said = yaml.safe_load(COMPOSE.with_name("pools.yaml").read_text())
+    validator = jsonschema_rs.validator_for(json.loads(SPECIFICATION.read_text()))
+    assert [str(error) for error in validator.iter_errors(said)] == []
+    assert said["services"].keys() == SAID["services"].keys()
+    files = {}
+    for config in said["x-pools"]["configs"]:
+        made = tmp_path / Path(config["target"]).name
+        made.write_text(said["configs"][config["source"]]["content"])
+        files[config["target"]] = str(made)
+    file = tmp_path / "pools.toml"
+    assert said["x-pools"]["command"] == ["start", "--config", next(path for path in files if files[path] == str(file))]
+    definitions = load(file).options().definitions
+    assert isinstance(definitions, BootDefinitions)
+    assert [one.declare.name for one in definitions.pools] == ["squares"]
+    (template,) = read_templates(file).values()
+    module, _, name = template.command[-1].partition(":")
+    command = [sys.executable, *template.command[1:-1], f"{files[module]}:{name}"]
+    assert template.command[0] == "python"
+    with Broker(pools={"squares": command}) as broker, Pool(broker.url, "squares") as pool:
+        assert pool.call("any key", b"12", timeout_s=60).body == b"144"
 
 
 def test_its_first_lines_make_the_secrets_and_bring_it_up() -> None:

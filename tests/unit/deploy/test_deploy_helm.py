@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 import yaml
 
+from clusterbroker.broker.boot_definitions import BootDefinitions
 from clusterbroker.broker.config import ENVIRONMENT_PREFIX, NodeConfig, load
+from clusterbroker.broker.foreman.templates import read_templates, template
 from tests.support.daemons import Missing, kubernetes
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -25,6 +27,7 @@ VARIANTS: dict[str, list[str]] = {
     "five": ["founders=5", "replicas=5", "antiAffinity=preferred", "storage.class=fast"],
     "tls": ["tls.secret=of-the-node", "networkPolicy.from[0].podSelector.matchLabels.a=b"],
     "watched": ["serviceMonitor.enabled=true", "serviceMonitor.credentials=scraper"],
+    "pools": ["pools.core.driver=kubernetes", "pools.core.image=core", "pools.core.declare=true"],
     "given": [
         "existingSecret=mine",
         'settings=default_vhost = "shop"',
@@ -125,6 +128,61 @@ def test_its_settings_are_the_nodes(variant: str, tmp_path: Path) -> None:
         assert not {"Secret/mq", "NetworkPolicy/mq"} & found.keys()
 
 
+POOLS: dict[str, Any] = {
+    "core": {
+        "driver": "kubernetes",
+        "image": "registry.example/core-worker",
+        "command": ["/worker", "{key}", 'a "b" <c>'],
+        "memory_bytes": 2_000_000_000,
+        "cpus": 0.5,
+        "environment": {"MODEL": "large"},
+        "declare": {"max": 4, "tenant_weights": {"acme": 3}, "tenant_separator": "/"},
+    },
+    "by-hand": {"declare": True},
+    "elsewhere": {"driver": "kubernetes", "image": "x", "namespace": "other"},
+}
+
+
+def test_its_pools_are_the_nodes(tmp_path: Path) -> None:
+    values = tmp_path / "values.yaml"
+    values.write_text(yaml.safe_dump({"pools": POOLS, "tables": '[log]\nformat = "json"'}))
+    found = rendered(release="mq", more=("--namespace", "shop", "--values", str(values)))
+    made = config(found, tmp_path, "mq")
+    assert made.log.format == "json"
+    read = read_templates(tmp_path / "clusterbroker.toml")
+    wanted = POOLS | {"core": POOLS["core"] | {"namespace": "shop"}}
+    assert read == {name: template(name, section) for name, section in wanted.items()}
+    definitions = made._definitions()
+    assert isinstance(definitions, BootDefinitions)
+    declared = {one.declare.name: one.declare for one in definitions.pools}
+    assert (declared["core"].template, declared["core"].settings.max) == ("core", 4)
+    assert declared.keys() == {"core", "by-hand"}
+
+
+def test_nodes_have_an_account_only_for_pools_of_pods(tmp_path: Path) -> None:
+    values = tmp_path / "values.yaml"
+    values.write_text(yaml.safe_dump({"pools": POOLS}))
+    more = ("--namespace", "shop", "--values", str(values))
+    done = run("template", "mq", str(CHART), *more)
+    assert done.returncode == 0, done.stderr
+    made = [document for document in yaml.safe_load_all(done.stdout) if document]
+    roles = {one["metadata"]["namespace"]: one for one in made if one["kind"] == "Role"}
+    assert roles.keys() == {"shop", "other"}
+    rights = {rule["resources"][0]: set(rule["verbs"]) for rule in roles["shop"]["rules"]}
+    assert rights == {"pods": {"create", "get", "list", "watch", "delete", "patch"}, "secrets": {"create"}}
+    [account] = [one["metadata"]["name"] for one in made if one["kind"] == "ServiceAccount"]
+    bound = [one for one in made if one["kind"] == "RoleBinding"]
+    assert len(bound) == 2
+    for one in bound:
+        assert one["roleRef"]["name"] == roles[one["metadata"]["namespace"]]["metadata"]["name"]
+        assert one["subjects"] == [{"kind": "ServiceAccount", "name": account, "namespace": "shop"}]
+    pod = rendered(release="mq", more=more)["StatefulSet/mq"]["spec"]["template"]["spec"]
+    assert (pod["serviceAccountName"], pod["automountServiceAccountToken"]) == (account, True)
+    alone = rendered("pools.core.declare=true", release="mq")
+    assert not {"ServiceAccount/mq", "Role/mq-workers"} & alone.keys()
+    assert alone["StatefulSet/mq"]["spec"]["template"]["spec"]["automountServiceAccountToken"] is False
+
+
 def test_two_releases_do_not_meet() -> None:
     one, other = rendered(release="one"), rendered(release="other")
     assert not one.keys() & other.keys()
@@ -134,7 +192,13 @@ def test_two_releases_do_not_meet() -> None:
 
 @pytest.mark.parametrize(
     ("value", "about"),
-    [("founders=2", "founders"), ("replicas=0", "replicas"), ("imagee.tag=1", "imagee"), ("tls.file=x", "file")],
+    [
+        ("founders=2", "founders"),
+        ("replicas=0", "replicas"),
+        ("imagee.tag=1", "imagee"),
+        ("tls.file=x", "file"),
+        ("pools.core=1", "core"),
+    ],
 )
 def test_a_wrong_value_is_refused_by_its_name(value: str, about: str) -> None:
     done = run("template", "mq", str(CHART), "--set", value)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import re
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from clusterbroker.broker.cli.sample import has_default, sample, variable
 from clusterbroker.broker.config import ENVIRONMENT_PREFIX, ConfigError, fields, load
+from clusterbroker.broker.foreman.templates import Template, templates
 
 SAMPLE = Path(__file__).resolve().parents[3] / "deploy" / "clusterbroker.sample.toml"
 
@@ -33,8 +35,10 @@ def test_as_it_is_it_changes_nothing() -> None:
 def test_it_has_every_setting_with_its_default(tmp_path: Path) -> None:
     """Without its marks it sets each setting once, to what it is anyway."""
     without_default = {name for name, field in fields().items() if not has_default(field)}
-    lines = [re.sub(r"^#(?=\w+ = )", "", line) for line in SAMPLE.read_text().splitlines()]
+    lines = [re.sub(r"^#(?=\w+ = |\[pools)", "", line) for line in SAMPLE.read_text().splitlines()]
     said = tomllib.loads("\n".join(lines))
+    assert templates(said["pools"]) == {"NAME": Template()}
+    assert said.pop("pools")["NAME"].keys() == set(Template.__struct_fields__)
     flat = {
         f"{name}.{inner}" if isinstance(value, dict) else name
         for name, value in said.items()
@@ -44,7 +48,7 @@ def test_it_has_every_setting_with_its_default(tmp_path: Path) -> None:
     opened = tmp_path / "all.toml"
     opened.write_text("\n".join(line for line in lines if not line.endswith('= "..."')))
     assert len(without_default) == sum(line.endswith('= "..."') for line in lines)
-    assert load(opened).options() == load().options()
+    assert replace(load(opened).options(), pools_file=None) == load().options()
 
 
 def test_each_has_its_words_and_what_is_allowed() -> None:

@@ -3,18 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
+from pathlib import Path
 
 import pytest
 from aio_pika.exceptions import ChannelInvalidStateError
 
 from clusterbroker_workers import Fail, Pool, Retry, Unserved, WorkerFailed, names
 from clusterbroker_workers import headers as h
+from clusterbroker_workers.__main__ import find
 from clusterbroker_workers.connecting import addresses
 from clusterbroker_workers.environment import Environment, Misconfigured
 from clusterbroker_workers.pool import _answer, _Line, _Lost, _question
 from clusterbroker_workers.runner import Runner
 from clusterbroker_workers.worker import Worker
+
+
+def test_a_class_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "beside_it.py").write_text("ANSWER = 42\n")
+    file = tmp_path / "of_a_file.py"
+    file.write_text(
+        "import beside_it\nfrom clusterbroker_workers import Worker\n"
+        "class Core(Worker):\n    answer = beside_it.ANSWER\n"
+    )
+    assert find(f"{file}:Core").answer == 42  # type: ignore[attr-defined]
+    with pytest.raises(Misconfigured, match=r"nothing\.py:Core' is not there"):
+        find(f"{tmp_path}/nothing.py:Core")
 
 
 def test_names() -> None:

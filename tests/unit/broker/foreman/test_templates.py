@@ -173,3 +173,8 @@ def test_a_template_that_is_wrong_ends_the_start(tmp_path: Path) -> None:
     file.write_text('[pools.core]\ncommand = "x"\n')
     with pytest.raises(ConfigError, match=r"pools\.core\.command"):
         load(file)
+
+
+def test_what_declares_a_pool_makes_no_other_version() -> None:
+    versions = {template("core", {**RUN, "declare": said}).version for said in (False, True, {"max": 4})}
+    assert versions == {template("core", RUN).version}

@@ -11,6 +11,7 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from clusterbroker.broker.http.app import create_app
 from clusterbroker.broker.http.middleware.audit import PEER
 from clusterbroker.broker.http.operations import OrderError
+from clusterbroker.broker.management.pool_definitions import PoolDraft, bindings_of
 from clusterbroker.broker.server.audit import Audit
 from clusterbroker.broker.server.management import PROXIES
 from clusterbroker.broker.stats.as_user import AsUser, Outcome
@@ -54,8 +55,8 @@ class OperationsAtOnce:
         self.closed.append((connection_id, reason))
         return None
 
-    async def import_all(self, commands: Sequence[Defining]) -> OrderError | None:
-        for command in commands:
+    async def import_all(self, commands: Sequence[Defining], pools: Sequence[PoolDraft] = ()) -> OrderError | None:
+        for command in (*commands, *(one.declare for one in pools), *bindings_of(pools)):
             error = await self.order(command)
             if error is not None:
                 return error

@@ -15,6 +15,7 @@ from structlog.testing import capture_logs
 from clusterbroker.broker.http import control_client
 from clusterbroker.broker.http.control_client import ControlClient
 from clusterbroker.broker.http.operations import OrderError
+from clusterbroker.broker.management.pool_definitions import PoolDraft
 from clusterbroker.broker.management.replica import Replica
 from clusterbroker.broker.server import counting, upkeep
 from clusterbroker.broker.server.alarms import AlarmOptions
@@ -160,6 +161,20 @@ async def test_an_import_that_meets_others_begins_anew(beside: Beside) -> None:
     assert await beside.client.order(c.AddVhost(name="v")) is None, "which makes the other one void"
     assert await waits is None
     assert beside.replica.map.vhost("w") is not None
+
+
+async def test_pools_wait_for_an_import_of_their_names(beside: Beside) -> None:
+    await asyncio.wait_for(beside.client.ready.wait(), 60)
+    queues = (c.DeclareQueue(vhost="/", name="core-req-42"),)
+    decided = c.ImportDefinitions(import_id="other", number=0, commands=queues, last=True, apply=0)
+    pool = PoolDraft(c.DeclarePool(vhost="/", name="core"))
+    told, refused = await asyncio.gather(beside.client.order(decided), beside.client.import_all([], [pool]))
+    assert told is None
+    assert refused is not None
+    assert "queue 'core-req-42' in vhost '/' is there, and the pool would need its name" in refused.text
+    assert beside.replica.map.pools.find("/", "core") is None
+    assert await beside.client.import_all([], [PoolDraft(c.DeclarePool(vhost="/", name="other"))]) is None
+    assert beside.replica.map.pools.find("/", "other") is not None
 
 
 async def test_an_import_that_nobody_goes_on_with_is_dropped(beside: Beside, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,9 @@ import pytest
 from clusterbroker.broker.management import definitions
 from clusterbroker.broker.management.errors import Refused
 from clusterbroker.broker.management.forms import parsed
+from clusterbroker.broker.management.pool_definitions import bindings_of
 from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.cluster.wiring.pool_entities import MoreSettings, PoolSettings
 from tests.unit.broker.management.set_up import Place, everything, queue, recorded_place, user
 
 WHEN_MS = 5
@@ -205,3 +207,104 @@ def test_a_trial_of_what_was_exported_would_change_nothing() -> None:
     told = trial(place, definitions.exported(place.reading()))
     assert told["bindings"]["same"] == 3
     assert {counts["new"] + counts["changed"] for counts in told.values()} == {0}
+
+
+# -- worker pools ---------------------------------------------------------------------------------------------
+
+
+def declared(place: Place, document: Any, vhost: str | None = None) -> Place:
+    """All of a document, in the order of an import."""
+    draft = definitions.drafted(document, WHEN_MS, vhost).ready()
+    place.must(*draft.commands, *(one.declare for one in draft.pools), *bindings_of(draft.pools))
+    return place
+
+
+def pool_place() -> Place:
+    place = Place()
+    place.must(user("guest", "administrator"), everything("guest"), queue("reports"))
+    place.must(queue("mine", exclusive=True, connection="c1"))
+    settings = PoolSettings(max=4, keys="[0-9]+")
+    more = MoreSettings(tenant_separator="/", tenant_weights=(("acme", 3),))
+    place.must(
+        c.DeclarePool(
+            vhost="/", name="core", template="core", settings=settings, spares=2, keys_per_worker=3, more=more
+        ),
+        c.DeclarePool(vhost="/", name="another one"),
+        c.Bind(vhost="/", source="core-activity-xchg", destination="reports", routing_key="42"),
+        c.Bind(vhost="/", source="core-activity-xchg", destination="amq.fanout", destination_kind="exchange"),
+        c.Bind(vhost="/", source="core-activity-xchg", destination="mine", connection="c1"),
+    )
+    return place
+
+
+def test_pools_come_back_with_what_is_bound_to_their_reports() -> None:
+    place = pool_place()
+    document = json.loads(json.dumps(definitions.exported(place.reading())))
+    assert [entry["name"] for entry in document["pools"]] == ["another one", "core"]
+    assert document["bindings"] == [], "RabbitMQ would refuse them"
+    core = document["pools"][1]
+    assert (core["template"], core["max"], core["spares"], core["tenant_weights"]) == ("core", 4, 2, {"acme": 3})
+    assert [one["destination"] for one in core["activity_bindings"]] == ["reports", "amq.fanout"]
+    again = declared(Place(), document)
+    assert definitions.exported(again.reading()) == document
+    assert trial(again, document)["pools"] == {"new": 0, "changed": 0, "same": 2, "names": {"new": [], "changed": []}}
+    assert trial(again, document)["bindings"]["new"] == 0
+    fresh = trial(Place(), document)
+    assert fresh["pools"]["names"]["new"] == ["another one in /", "core in /"]
+    assert fresh["bindings"]["new"] == 2
+
+
+def test_pools_of_a_vhost_fit_another_one() -> None:
+    place = pool_place()
+    document = definitions.exported_of(place.reading(), "/")
+    assert '"vhost"' not in json.dumps(document)
+    place.must(c.AddVhost(name="new"))
+    declared(place, document, "new")
+    assert definitions.exported_of(place.reading(), "new") == document
+
+
+def test_a_binding_of_reports_may_stand_among_all_others() -> None:
+    binding = {"vhost": "/", "source": "core-activity-xchg", "destination": "q", "destination_type": "queue"}
+    document = {
+        "queues": [{"vhost": "/", "name": "q"}],
+        "bindings": [binding],
+        "pools": [{"vhost": "/", "name": "core"}],
+    }
+    place = declared(Place(), document)
+    assert [one.source for one in place.replica.map.bindings_to("/", "queue", "q")] == ["core-activity-xchg"]
+
+
+@pytest.mark.parametrize(
+    ("document", "reason"),
+    [
+        ({"pools": {}}, "pools: not a list"),
+        ({"pools": [{"vhost": "/"}]}, r"pools\[0\]: \[\{key_missing,name\}\]"),
+        ({"pools": [{"vhost": "/", "name": "core", "max": "many"}]}, r"pools\[0\]: max should be a number"),
+        (
+            {"pools": [{"vhost": "/", "name": "core", "activity_bindings": [{}]}]},
+            r"pools\[0\]: \[\{key_missing,destination\}\]",
+        ),
+        ({"pools": [{"vhost": "/", "name": "core"}] * 2}, r"pools\[1\]: 'core' is named twice"),
+        (
+            {"pools": [{"vhost": "/", "name": "core"}], "queues": [{"vhost": "/", "name": "core-req-42"}]},
+            "queue 'core-req-42' is defined, and a pool of the definitions would need its name",
+        ),
+        (
+            {"pools": [{"vhost": "/", "name": "a"}], "exchanges": [{"vhost": "/", "name": "a", "type": "fanout"}]},
+            "exchange 'a' is defined, and a pool of the definitions would need its name",
+        ),
+    ],
+)
+def test_mistakes_of_pools_refuse_the_whole(document: Any, reason: str) -> None:
+    with pytest.raises(Refused, match=reason):
+        definitions.drafted(document, WHEN_MS).ready()
+
+
+def test_a_trial_tells_which_pools_are_others() -> None:
+    place = pool_place()
+    document = definitions.exported(place.reading())
+    document["pools"][1]["max"] = 5
+    document["vhosts"].append({"name": "new"})
+    document["pools"].append({"vhost": "new", "name": "core"})
+    told = definitions.trial(place.replica.map, definitions.drafted(document, WHEN_MS))
+    assert told["obstacles"] == ["pool 'core' in vhost '/' has max 4, and not 5: change it with set"]

@@ -102,6 +102,21 @@ def test_a_controller_that_takes_over_starts_none_twice() -> None:
         assert world.step(1.0) == []
 
 
+def test_a_worker_of_before_that_ended_with_its_node_is_no_failed_start() -> None:
+    world = World("a", start_failures_max=1)
+    world.require("42")
+    world.step()
+    (launch,) = world.launches
+    world.fleet = world.begun()  # whether it was ready is not known
+    world.gone(launch)
+    assert world.step() == ["launch"], "at once"
+    assert world.fleet.fails == []
+    (launch,) = world.launches
+    world.gone(launch)
+    world.step()
+    assert [fail.key for fail in world.fleet.fails] == ["42"], "its own start has failed"
+
+
 def test_what_a_controller_before_has_ordered_says_nothing_of_how_long_starts_take() -> None:
     world = World("a")
     world.require("42")

@@ -10,6 +10,7 @@ import pytest
 from clusterbroker.broker.foreman.frames import VERSION, GoneRow, Hello, PlaceRow, TemplateRow
 from clusterbroker.broker.node.foreman_link import ForemanLink
 from clusterbroker.broker.server.foreman_desk import ForemanDesk
+from clusterbroker.cluster.ids import Incarnation, NodeId
 from clusterbroker.cluster.wiring import commands as c
 from tests.unit.broker.fronts.amqp091.harness import World
 
@@ -107,3 +108,25 @@ def test_launches_of_other_places_are_told_to_a_foreman_of_a_shared_one() -> Non
     launches = (own.launch_id, other.launch_id)
     desk.world.command(c.RevokeWorkers(pool_id=pool.pool_id, epoch=epoch, launches=launches, why="a test"))
     assert desk.wants[-1] == {other.launch_id: True}
+
+
+def test_workers_elsewhere_find_the_node_by_what_clients_are_told() -> None:
+    """A Pod has no use for 127.0.0.1, where a listener of all addresses is reached on this machine."""
+    desk = Desk()
+    own = desk.node.options.name
+    for number, name in enumerate(("other", own)):  # the oldest member first
+        desk.world.command(c.AddMember(name=NodeId(name), address=f"{name}:1"))
+        told = (f"amqp://{name}.example:5672", "amqp://0.0.0.0:5672")
+        desk.world.command(
+            c.RegisterNode(
+                node=NodeId(name), disk_id=name, incarnation=Incarnation(number + 1), address=f"{name}:1", amqp=told
+            )
+        )
+    desk.desk._shell.listeners.append(
+        SimpleNamespace(protocol="amqp", addresses=["0.0.0.0:5672"])  # type: ignore[arg-type]
+    )
+    assert desk.desk._addresses() == [
+        ("amqp", "127.0.0.1:5672"),
+        ("amqp", f"{own}.example:5672"),
+        ("amqp", "other.example:5672"),
+    ]
