@@ -89,7 +89,7 @@ class Ingest:
             attachment.refuse(first, last)
             self._owned.touch()
             return
-        if (queue.rejects and not queue.entity.staging) or first <= attachment.died:
+        if first <= attachment.died or not self._takes_all(count, len(records)):
             for number, message in enumerate(self._came(records), first):
                 if not self._take_one(attachment, number, message):
                     return
@@ -105,6 +105,11 @@ class Ingest:
         self._accepted(attachment, last, ticket)
         if rests:
             queue.host.rest(queue)
+
+    def _takes_all(self, count: int, size: int) -> bool:
+        """Whether so many messages find room, whatever becomes of each: none of them has to be looked at."""
+        queue = self._owned.queue
+        return not queue.rejects or queue.entity.staging or queue.has_room(self._owned.host.now_ms, count, size)
 
     def publish_named(self, attachment: Attachment, named: NamedPublish, records: memoryview) -> None:
         first, numbers = named.number, (named.sequence, *named.more)

@@ -174,6 +174,28 @@ def test_a_refusal_waits_for_what_was_published_before_it() -> None:
     assert stage.said("b", Published) == [Published(QUEUE_ID, gen, 2, ((2, 2),))]
 
 
+@pytest.mark.parametrize("limits", [{"max_length": 3}, {"max_length_bytes": 9}])
+def test_a_frame_is_taken_whole_or_message_by_message(limits: dict[str, int]) -> None:
+    """By bytes a frame may look too large, headers and all, of which each message finds room."""
+    stage = Stage(overflow="reject-publish", **limits)
+    gen = stage.attach("b")
+    stage.said("b")
+    stage.publish("b", 1, b"123", b"456", b"789")
+    stage.commit()
+    assert stage.said("b", Published) == [Published(QUEUE_ID, gen, 3)]
+    stage.publish("b", 4, b"000")
+    assert stage.said("b", Published) == [Published(QUEUE_ID, gen, 4, ((4, 4),))]
+
+
+def test_a_queue_that_may_refuse_takes_no_turn_while_its_group_is_on_its_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As any other queue: the commit brings one."""
+    stage, rested = Stage(max_length=9, overflow="reject-publish"), list[str]()
+    monkeypatch.setattr(stage, "rest", lambda queue: rested.append(queue.name))
+    stage.attach("b")
+    stage.publish("b", 1, b"1")
+    assert rested == ["q"]
+
+
 def test_nothing_is_accepted_behind_a_refusal_before_the_proxy_has_heard() -> None:
     stage = Stage(max_length=1, overflow="reject-publish")
     stage.attach("b")
