@@ -277,7 +277,7 @@ def test_a_template_says_how_workers_of_an_older_one_are_replaced(rolling: bool,
     world.tell("42", **{one.launch_id: 0 for one in world.launches})
     world.step()
     before = len(world.launches)
-    template = TemplateTold("v2", "subprocess", 9, 1 << 20, rolling, surge)
+    template = TemplateTold("v2", "subprocess", 9, 1 << 20, rolling=rolling, surge=surge)
     world.places["a"] = Place(PlaceTold({"core": template}, 1 << 30), True)
     world.fleet.places_changed()
     world.step()

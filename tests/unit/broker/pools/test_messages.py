@@ -16,7 +16,7 @@ def test_a_template_is_read_by_releases_of_either_side() -> None:
         max_workers: int = 0
         memory_bytes: int = 0
 
-    new = msgspec.msgpack.encode(TemplateTold("v1", "noop", 1, 2, False, 3))
+    new = msgspec.msgpack.encode(TemplateTold("v1", "noop", 1, 2, "socket", False, 3))
     assert msgspec.msgpack.decode(new, type=Before) == Before("v1", "noop", 1, 2)
     old = msgspec.msgpack.encode(Before("v1", "noop", 1, 2))
-    assert msgspec.msgpack.decode(old, type=TemplateTold) == TemplateTold("v1", "noop", 1, 2, True, 1)
+    assert msgspec.msgpack.decode(old, type=TemplateTold) == TemplateTold("v1", "noop", 1, 2, "", True, 1)
