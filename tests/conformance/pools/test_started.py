@@ -222,12 +222,13 @@ def kept(tmp_path: Path) -> Iterator[PoolNodes]:
     made.close()
 
 
-def _begin_again(node: PoolNodes) -> None:
-    """With another version of the template."""
+def _begin_again(node: PoolNodes, worker: str) -> None:
+    """With another version of the template, while a worker goes on."""
     process = node.fleet.node("a").process
     assert process is not None
     process.terminate()
     process.wait(30)
+    assert worker in node.processes(), "it is kept"
     node.template(on_node_exit="keep", memory_bytes=1 << 20)
     node.start()
 
@@ -238,8 +239,7 @@ def test_a_changed_template_replaces_workers_with_no_request_unserved(kept: Pool
     with kept.caller() as caller:
         first = told(caller.call("42", timeout_s=60))
     before = {row["id"]: row["version"] for row in kept.workers()}
-    _begin_again(kept)
-    assert first["worker"] in kept.processes(), "it is kept"
+    _begin_again(kept, first["worker"])
     with kept.caller() as caller:
 
         def replaced() -> bool:
