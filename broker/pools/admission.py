@@ -16,8 +16,10 @@ fairly. Starved keys are charged as others are.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
+
+from .facts import PoolFacts
 
 TENANTS_MAX: Final = 10_000
 """Tags kept; those that lie behind the virtual time say nothing and go first."""
@@ -83,3 +85,20 @@ class Admission:
         self._finish[wish.tenant] = start + wish.cost / self._weights.get(wish.tenant, 1.0)
         if len(self._finish) > TENANTS_MAX:
             self._finish = {name: tag for name, tag in self._finish.items() if tag > self._virtual}
+
+
+class Parked:
+    """Wishes of groups that wait for their first worker, and go on to without any event. These are not measured again
+    until then: there may be as many as the pool has keys."""
+
+    def __init__(self, starve_s: float) -> None:
+        self._starve_s = starve_s
+        self.wishes: dict[str, Wish] = {}
+
+    def of_now(self, facts: PoolFacts, now_s: float) -> list[Wish]:
+        """As they were, but for those that starve by now."""
+        limit_s = now_s - self._starve_s
+        for key, wish in self.wishes.items():
+            if wish.since_s < limit_s and not wish.starved and facts.groups[key].busy:
+                self.wishes[key] = replace(wish, starved=True)
+        return list(self.wishes.values())

@@ -334,6 +334,29 @@ class Placement:
         self.books[place].reserve(memory)
         return place, victims
 
+    def slot(
+        self, wanted: str, facts: PoolFacts, idle: Iterable[str], starved: bool, now_s: float
+    ) -> tuple[str, list[Victim]]:
+        """(place, victims) for a first worker of a key that would be one too many for the pool: the least of what would
+        leave room for it, at any place. No victims: there are none now."""
+        memory = self._costs.memory(wanted)
+        has_room = any(book.usable and self._comes(book, memory) for book in self.books.values())
+        order = sorted(idle, key=lambda key: (self.worth(key), key))
+        best: tuple[tuple[int, float, str], Victim] | None = None
+        for name, book in self.books.items():
+            for rank, victim in self._candidates(name, wanted, facts, order, starved, now_s):
+                free = book.free + book.leaving + sum(self._costs.claim(victim.key, each) for each in victim.workers)
+                if has_room or (book.usable and memory <= min(free, book.facts.memory)):
+                    cost = rank, self.worth(victim.key), name
+                    if best is None or cost < best[0]:
+                        best = cost, victim
+                    break
+        if best is None:
+            return (None if has_room else self.room(wanted, facts, order, starved, now_s)) or ("", [])
+        (rank, _, place), victim = best
+        self.evict(victim, place, by_worth=rank == 1)
+        return place, [victim]
+
     @staticmethod
     def _comes(book: Book, memory: int) -> bool:
         return memory <= book.facts.memory and book.will_have_room(memory)

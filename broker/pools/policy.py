@@ -32,12 +32,13 @@ from typing import Final
 
 from clusterbroker.cluster.wiring.pool_entities import NO_KEY
 
-from .admission import Admission, Wish
+from .admission import Admission, Parked, Wish
 from .demand import Demand
 from .facts import COMING, Gone, GroupFacts, GroupState, PoolFacts, Scaling, Settings, WorkerFacts, WorkerState
 from .failures import Failures
 from .orders import Assign, Evict, Fail, Launch, Order, Retire, Stop, SuspendPlace
 from .placement import EVICT_IDLE_S, Costs, Placement, Victim
+from .pool_limit import PoolLimit
 from .shared_workers import SharedWorkers
 from .spares import Spares
 
@@ -86,8 +87,7 @@ class Policy:
         self._timed_out: set[str] = set()
         """Launches whose failure is counted already."""
         self._rested: dict[str, GroupFacts] = {}
-        self._parked: dict[str, Wish] = {}
-        """Rested keys without a worker, whose wish for one is as it was in the step before."""
+        self._parked = Parked(settings.starve_s)
         self._stepped_s = begun_s
         self._idlers: list[str] | None = None
         self._restless = True
@@ -115,7 +115,7 @@ class Policy:
     def idle_s(self, key: str, now_s: float) -> float:
         """Seconds without a message waiting or held, and without an event. 0 for a key that no step has seen."""
         demand = self._demands.get(key)
-        if key in self._parked and self._rested[key].busy:
+        if key in self._parked.wishes and self._rested[key].busy:
             return 0.0
         return now_s - demand.idle_since_s if demand is not None else 0.0
 
@@ -198,7 +198,7 @@ class Policy:
     def _unpark(self, key: str) -> None:
         """Its figures count up to the last step: what came since then came since then."""
         group = self._rested.pop(key, None)
-        if self._parked.pop(key, None) is not None and group is not None:
+        if self._parked.wishes.pop(key, None) is not None and group is not None:
             self._measure(group, self._stepped_s)
 
     # ---- one step ----
@@ -211,7 +211,7 @@ class Policy:
         self.facts = facts
         self._forget(facts, now_s)
         awake = [group for key, group in facts.groups.items() if rested.get(key) is not group]
-        self.effort, self._idlers = len(awake) + len(self._parked) // PARKED_PART, None
+        self.effort, self._idlers = len(awake) + len(self._parked.wishes) // PARKED_PART, None
         for group in awake:
             self._unpark(group.key)
         self._stepped_s = now_s
@@ -239,10 +239,10 @@ class Policy:
             return orders
         self.placement.open(facts, set(self.suspended), retired)
         self.spares.open(facts, {order.worker for order in late if isinstance(order, Stop)})
-        most = self.settings.max_workers - sum(len(group.workers) for group in facts.groups.values()) - facts.strays
+        limit = PoolLimit(self.settings.max_workers, facts, retired)
         if self.is_settled(now_s):
-            orders += self.spares.surplus(most)
-        orders += self._starts(awake, facts, retired, most - len(facts.spares), now_s)
+            orders += self.spares.surplus(limit.but_spares)
+        orders += self._starts(awake, facts, retired, limit, now_s)
         if self.is_settled(now_s):
             for place, victim in self.placement.over_committed(facts, self._idle(facts, now_s), now_s):
                 orders += self._evict(victim, place, "", facts)
@@ -258,7 +258,7 @@ class Policy:
             del self._demands[key]
             self.needs.pop(key, None)
             self._rested.pop(key, None)
-            self._parked.pop(key, None)
+            self._parked.wishes.pop(key, None)
             self._waiting.pop(key, None)
             self.evicted.discard(key)
             self.placement.forget(key)
@@ -398,19 +398,19 @@ class Policy:
         return len(active)
 
     def _starts(
-        self, awake: list[GroupFacts], facts: PoolFacts, retired: set[str], left: int, now_s: float
+        self, awake: list[GroupFacts], facts: PoolFacts, retired: set[str], limit: PoolLimit, now_s: float
     ) -> Iterator[Order]:
-        """`left`: so many more the pool may have."""
         if facts.paused:
             return
         wishes = [wish for group in awake for wish in self._wishes(group, facts, retired, now_s)]
-        wishes += self._parked_wishes(facts, now_s)
+        wishes += self._parked.of_now(facts, now_s)
         if not wishes:
-            yield from self.spares.starts(facts, left, now_s)
+            yield from self.spares.starts(facts, limit.left, now_s)
             return
         self._restless = True
         waiting = {wish.key for wish in wishes if wish.first}
         tries, victims_left = {True: ROOM_TRIES, False: ROOM_TRIES}, VICTIMS_MAX
+        place: str | None
         vain: dict[bool, float] = {True: math.inf, False: math.inf}
         unfit = math.inf
         granted = 0
@@ -421,10 +421,25 @@ class Policy:
                 self._grant(wish, waiting, now_s)
                 yield Assign(wish.key, spare.id)
                 continue
-            if left <= 0:
+            if limit.left <= 0:
                 if wish.first and self.is_settled(now_s):
-                    yield from self.spares.give_way(wish.key)
-                if self.spares.are_left:
+                    if (given := self.spares.give_way(wish.key)) is not None:
+                        yield from given
+                        continue
+                    if limit.comes():
+                        continue
+                    if victims_left and tries[wish.starved]:
+                        self.effort += LOOK_EFFORT
+                        place, victims = self.placement.slot(
+                            wish.key, facts, self._idle(facts, now_s), wish.starved, now_s
+                        )
+                        limit.replace(victims)
+                        tries[wish.starved] -= not victims
+                        victims_left -= bool(victims)
+                        for victim in victims:
+                            yield from self._evict(victim, place, wish.key, facts)
+                        continue
+                if wish.starved or self.spares.are_left:
                     continue
                 break
             over = not tries[wish.starved] or not wish.first or not victims_left or not self.is_settled(now_s)
@@ -433,7 +448,7 @@ class Policy:
                     continue
                 break
             memory = self.costs.memory(wish.key)
-            place: str | None = None
+            place = None
             if memory < unfit:
                 self.effort += 1
                 place = self.placement.fit(wish.key, wish.first, len(waiting) > (wish.key in waiting), now_s)
@@ -441,7 +456,7 @@ class Policy:
                     unfit = 0 if self.placement.is_full(now_s) else memory
             if place is not None:
                 granted += 1
-                left -= 1
+                limit.left -= 1
                 self._grant(wish, waiting, now_s)
                 yield Launch(wish.key, place, facts.version, self.placement.launch(wish.key, place, now_s))
             elif wish.first and self.is_settled(now_s) and (room := self.spares.make_room(wish.key)) is not None:
@@ -460,7 +475,7 @@ class Policy:
                         yield from self._evict(victim, found[0], wish.key, facts)
         self._park(wishes, awake)
         if granted == len(wishes):
-            yield from self.spares.starts(facts, left, now_s)
+            yield from self.spares.starts(facts, limit.left, now_s)
 
     def _share(
         self, shared: SharedWorkers, awake: list[GroupFacts], facts: PoolFacts, retired: set[str], stopped: set[str],
@@ -474,7 +489,7 @@ class Policy:
         wishes: list[Wish] = []
         if not facts.paused:
             wishes = [wish for group in awake for wish in self._wishes(group, facts, retired, now_s)]
-            wishes += self._parked_wishes(facts, now_s)
+            wishes += self._parked.of_now(facts, now_s)
         self._restless |= bool(wishes)
         waiting, granted = {wish.key for wish in wishes if wish.first}, 0
         for wish in self.admission.order(wishes):
@@ -516,28 +531,17 @@ class Policy:
         self.admission.admitted(wish)
         self._waiting.pop(wish.key, None)
         waiting.discard(wish.key)
-        if wish.key in self._parked:
+        if wish.key in self._parked.wishes:
             self._unpark(wish.key)
         if not wish.extra and self.shared is None:
             self._demands[wish.key].started(wish.workers, now_s)
 
-    def _parked_wishes(self, facts: PoolFacts, now_s: float) -> list[Wish]:
-        """As they were, but for those that starve by now."""
-        if self._parked:
-            limit_s = now_s - self.settings.starve_s
-            for key, wish in self._parked.items():
-                if wish.since_s < limit_s and not wish.starved and facts.groups[key].busy:
-                    self._parked[key] = replace(wish, starved=True)
-        return list(self._parked.values())
-
     def _park(self, wishes: list[Wish], awake: list[GroupFacts]) -> None:
-        """Groups that wait for their first worker, and go on to without any event, are not measured again until then:
-        there may be as many as the pool has keys."""
         firsts = {wish.key: wish for wish in wishes if wish.first and wish.key in self._waiting}
         for group in awake:
             lasting = group.busy or (group.state is GroupState.ACTIVE and not self.settings.scale_to_zero_while_bound)
             if not group.workers and lasting and (wish := firsts.get(group.key)) is not None:
-                self._parked[group.key] = wish
+                self._parked.wishes[group.key] = wish
 
     # ---- room ----
 
@@ -566,7 +570,7 @@ class Policy:
 
     def _rest(self, group: GroupFacts, facts: PoolFacts, now_s: float) -> None:
         """A group is at rest when no step changes it without an event."""
-        if group.key in self._parked:
+        if group.key in self._parked.wishes:
             self._rested[group.key] = group
             return
         demand, need = self._demands[group.key], self.needs[group.key]

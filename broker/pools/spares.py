@@ -119,23 +119,23 @@ class Spares(Keyless):
         """A key that takes less may get one."""
         return bool(self._free)
 
-    def give_way(self, key: str) -> Iterator[Order]:
-        """One goes, for a key that would be a worker too many for the pool, unless one goes already, or that would not
-        help."""
+    def give_way(self, key: str) -> list[Order] | None:
+        """One that goes, for a key that would be a worker too many for the pool; none, while one goes already. None:
+        spares cannot help."""
         memory, books = self._costs.memory(key), self._placement.books
         if self._going:
             self._going -= 1
-            return
+            return []
         if memory >= self._wayless:
-            return
+            return None
         has_room = any(book.usable and book.will_have_room(memory) for book in books.values())
         for worker in reversed(self._free.values()):
             book = books.get(worker.place)
             helps = has_room or (book is not None and book.usable and memory <= book.facts.memory)
             if helps and not worker.pending:
-                yield self._retire(worker, f"room for {key!r}")
-                return
+                return [self._retire(worker, f"room for {key!r}")]
         self._wayless = memory
+        return None
 
     def starts(self, facts: PoolFacts, left: int, now_s: float) -> Iterator[Order]:
         """As many as are missing, `left` at most, at the places that have the fewest."""

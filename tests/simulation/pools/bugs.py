@@ -122,6 +122,11 @@ def all_of_a_version_at_once(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Policy, "_wishes", unbounded)
 
 
+def nobody_leaves_for_the_pools_limit(patch: pytest.MonkeyPatch) -> None:
+    """Where the pool has its `max_workers`, a key waits until another one is at rest for long."""
+    patch.setattr(Placement, "slot", lambda *_arguments: ("", []))
+
+
 FOUND_IN: Final[dict[Bug, tuple[str, str]]] = {
     need_counted_from_running: ("ramp", "I3"),
     back_off_reset_by_start: ("poison", "back"),
@@ -135,5 +140,6 @@ FOUND_IN: Final[dict[Bug, tuple[str, str]]] = {
     trials_are_not_counted: ("poison", "I13"),
     old_ones_leave_before_new_ones_are_ready: ("rolling", "59"),
     all_of_a_version_at_once: ("rolling", "I3"),
+    nobody_leaves_for_the_pools_limit: ("one_hot_key", "I8"),
 }
 """Scenario, and the rule that is broken (`checkers`). The first seven are of the design page."""

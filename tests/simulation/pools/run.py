@@ -179,6 +179,7 @@ def run(seed: int, scenario: str | None = None, calm: bool = False) -> Report:
         scale_to_zero_while_bound=rng.random() < 0.3,
         rolling=name != "rolling" or rng.random() < 0.9,
         surge=rng.choice((0, 1, 1, 3)) if name == "rolling" else 1,
+        max_workers=random.Random(f"{seed} workers").choice((5_000, 5_000, 5_000, 3, 6)),
     )
     world = World(
         seed,

@@ -146,6 +146,40 @@ def test_an_idle_group_makes_room() -> None:
     assert policy.waiting_since("old") == 15.0
 
 
+def test_where_the_pool_has_its_max_workers_an_idle_key_makes_room() -> None:
+    policy = Policy(replace(SETTINGS, max_workers=2, scale_to_zero_while_bound=False), 0.0)
+    rests = [group(key, worker(f"w-{key}"), state="active") for key in "ab"]
+    waits = facts(*rests, group("new", ready=1))
+    for second in range(10):
+        assert policy.step(waits, float(second)) == []
+    assert policy.step(waits, 10.0) == [Evict("a", "p", "new"), Retire("a", "w-a", "room for 'new'")]
+    leaving = group("a", worker("w-a", "retiring", since_s=10.0))
+    two = facts(leaving, rests[1], group("new", ready=1))
+    assert policy.step(two, 11.0) == [Stop("a", "w-a", "retired and empty")], "one is enough"
+    more = facts(leaving, rests[1], group("new", ready=1), group("newer", ready=1))
+    assert policy.step(more, 12.0) == [
+        Stop("a", "w-a", "retired and empty"),
+        Evict("b", "p", "newer"),
+        Retire("b", "w-b", "room for 'newer'"),
+    ], "and for the second key another one"
+    assert policy.step(facts(group("a"), rests[1], group("new", ready=1)), 13.0) == [launch("new")]
+
+
+def test_where_the_pool_has_its_max_workers_a_starved_key_takes_the_turn_of_a_busy_one() -> None:
+    policy = Policy(replace(SETTINGS, max_workers=1), 0.0)
+    waits = facts(group("hot", worker("w", held=1), held=1, ready=50), group("cold", ready=1))
+    for second in range(31):
+        assert policy.step(waits, float(second)) == []
+    assert policy.step(waits, 31.0) == [Evict("hot", "p", "cold"), Retire("hot", "w", "room for 'cold'")]
+
+
+def test_a_pool_that_has_its_max_workers_empties_nothing_for_a_key_that_fits_nowhere() -> None:
+    policy = Policy(replace(SETTINGS, max_workers=1, scale_to_zero_while_bound=False), 0.0)
+    places = {"p": PlaceFacts("p", 100, suspended=True), "q": PlaceFacts("q", 99)}
+    waits = facts(group("rests", worker("w")), group("waits", ready=1), given=places)
+    assert [order for second in range(60) for order in policy.step(waits, float(second))] == []
+
+
 def test_a_starved_key_takes_the_place_of_a_busy_one() -> None:
     policy = Policy(SETTINGS, 0.0)
     hot = group("hot", worker("w", held=1), held=1, ready=50)
