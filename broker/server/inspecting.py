@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from clusterbroker.broker.node.holders import holders, progress
 from clusterbroker.broker.node.inspecting import GONE, Inspection
 from clusterbroker.broker.pools.orphan_queue import OrphanQueue
-from clusterbroker.broker.queues.handle import QueueHandle
+from clusterbroker.broker.queues.local_queue import LocalQueue
 from clusterbroker.broker.server.control.operations import Refused
 from clusterbroker.broker.stats.inspection import (
     DELETED,
@@ -203,7 +203,7 @@ class Inspector:
         finally:
             self._underway -= 1
 
-    def _opened(self, request: Request) -> QueueHandle:
+    def _opened(self, request: Request) -> LocalQueue:
         """The queue, if this node may answer for it now."""
         shell, node = self._shell, self._shell.node
         queue = node.queues.get(request.queue_id)
@@ -217,7 +217,7 @@ class Inspector:
             raise NotYet(NOT_OPEN)
         return queue
 
-    async def _inspected(self, queue: QueueHandle, request: Request) -> Result:
+    async def _inspected(self, queue: LocalQueue, request: Request) -> Result:
         shell = self._shell
         try:
             inspection = Inspection(shell.node, queue, request, shell.clock.now_ms() + LOOKED_MS_MAX)
