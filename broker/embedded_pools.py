@@ -46,10 +46,11 @@ if TYPE_CHECKING:
 PoolGiven: TypeAlias = Mapping[str, Any] | type | str | Sequence[str]
 
 OF_WORKERS: Final = ("worker", "command", "environment", "directory")
-GRACE_S: Final = 2.0
+GRACE_S: Final = 2
 END_S: Final = 10.0
-"""Of the foreman, beyond the grace of its workers."""
-FAILURES_MAX: Final = 1
+"""Of the foreman, beyond the grace of its workers; of one that follows it, should it hang, as long again."""
+OWN_DEFAULTS: Final = {"start_failures_max": 1, "grace_s": GRACE_S}
+"""Of pools whose workers the broker starts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,7 @@ def _planned(name: str, given: PoolGiven) -> PoolPlan:
     section = f"pool-{sha256(name.encode()).hexdigest()[:16]}" if templates.NAME.fullmatch(name) is None else name
     template = _template(name, of_workers)
     templates.template(section, template)  # raises BadTemplate, a ValueError
-    return PoolPlan(name, {"start_failures_max": FAILURES_MAX, **settings, "template": section}, template)
+    return PoolPlan(name, {**OWN_DEFAULTS, **settings, "template": section}, template)
 
 
 def _template(name: str, of_workers: Mapping[str, Any]) -> dict[str, Any]:
@@ -192,9 +193,10 @@ class Workers:
         self._data_dir = data_dir
         self._foreman: ForemanProcess | None = None
         self._desk: ForemanDesk | None = None
-        given = [plan.settings.get("grace_s", GRACE_S) for plan in plans if plan.template is not None]
-        self.grace_s = float(max(given, default=0.0))
-        self.end_s = self.grace_s + END_S
+        given = [plan.settings["grace_s"] for plan in plans if plan.template is not None]
+        self.grace_s = float(max(given, default=0))
+        self._foreman_s = self.grace_s + END_S
+        self.end_s = 2 * self._foreman_s
 
     def begin(self, shell: NodeShell, log: NodeLog) -> None:
         """Raises OSError."""
@@ -221,4 +223,4 @@ class Workers:
             self._desk.end()
         foreman, self._foreman, self._desk = self._foreman, None, None
         if foreman is not None:
-            await foreman.end_workers(self.end_s)
+            await foreman.end_workers(self._foreman_s)

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import re
+from ipaddress import ip_address
 from typing import Final
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -102,8 +104,18 @@ def told(spec: WorkerSpec) -> dict[str, str]:
     return found
 
 
-def secrets(spec: WorkerSpec) -> dict[str, str]:
-    """The variables that hold the worker's credential."""
+def secrets(spec: WorkerSpec, *, own_network: bool = False) -> dict[str, str]:
+    """The variables that hold the worker's credential. `own_network`: the worker's loopback addresses are not the
+    node's: they are left out, unless there are no others."""
     if not spec.uris:
         return {}
-    return {"WORKER_AMQP_URI": spec.uris[0], "WORKER_AMQP_URIS": ",".join(spec.uris)}
+    uris = [uri for uri in spec.uris if not (own_network and _is_loopback(uri))] or spec.uris
+    return {"WORKER_AMQP_URI": uris[0], "WORKER_AMQP_URIS": ",".join(uris)}
+
+
+def _is_loopback(uri: str) -> bool:
+    host = urlsplit(uri).hostname or ""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

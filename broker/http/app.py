@@ -44,7 +44,7 @@ from clusterbroker.broker.management import (
     reads,
     writes,
 )
-from clusterbroker.broker.management.errors import Refused, bad_request, of_order
+from clusterbroker.broker.management.errors import Refused, bad_request, object_not_found, of_order
 from clusterbroker.broker.management.forms import BODY_BYTES_MAX
 from clusterbroker.broker.management.principals import MANAGEMENT, Principal
 from clusterbroker.broker.management.reading import Reading
@@ -52,7 +52,7 @@ from clusterbroker.broker.management.replica import Replica
 from clusterbroker.broker.server.audit import Audit
 from clusterbroker.broker.server.log import Bucket
 from clusterbroker.broker.stats.as_user import Ask, AsUser
-from clusterbroker.broker.stats.inspection import LOOKS, Result, decode_result
+from clusterbroker.broker.stats.inspection import DELETED, LOOKS, UNKNOWN_WHAT, Result, decode_result
 from clusterbroker.broker.stats.inspection import Request as InspectRequest
 from clusterbroker.broker.stats.inspection import encode as encode_request
 from clusterbroker.broker.version import VERSION
@@ -274,10 +274,12 @@ class _Shell:
             reading = await (self._reading_to_write(request) if search.cancels else self._reading(request))
             plan = pool_requests.plan(reading, decoded(request.path_params))
             self._not_cut_off()
-            answer = await PoolSearch(self._ask).run(plan, cancels=search.cancels)
-            if search.cancels:
-                request.scope[FACTS] = {"cancelled": answer["cancelled"]}
-            return json_response(answer)
+            made = PoolSearch(self._ask_one_of_many)
+            try:
+                return json_response(await made.run(plan, cancels=search.cancels))
+            finally:
+                if search.cancels:
+                    request.scope[FACTS] = {"cancelled": made.cancelled}
 
         return endpoint
 
@@ -285,9 +287,14 @@ class _Shell:
         async def endpoint(request: Request) -> Response:
             reading = await self._reading(request)
             asked = pool_reasons.asked(reading, decoded(request.path_params))
-            result: Result | None = None
-            with contextlib.suppress(Refused):  # by a controller of an earlier release
+            try:
                 result = await self._ask(asked.request)
+            except Refused as refused:
+                if refused.reason == DELETED:
+                    raise object_not_found() from None
+                if not str(refused.reason).startswith(UNKNOWN_WHAT):
+                    raise
+                result = None
             return json_response(pool_reasons.explained(reading, asked.pool, result))
 
         return endpoint
@@ -296,6 +303,15 @@ class _Shell:
         """Of the node; None: it cannot be done now."""
         answer = _done(await self._node.carry_out("messages", {"request": encode_request(asked)}))
         return decode_result(answer["result"]) if "result" in answer else None
+
+    async def _ask_one_of_many(self, asked: InspectRequest) -> Result | None:
+        """The same; None: it refuses as well. A queue that was deleted meanwhile has nothing."""
+        try:
+            return await self._ask(asked)
+        except Refused as refused:
+            if refused.status == 503:
+                raise
+            return Result("", asked.queue_id, "", 0, 0, 0) if refused.reason == DELETED else None
 
     async def _reading_with_body(
         self,

@@ -20,12 +20,13 @@ AT_ONCE: Final = 8
 
 @dataclass
 class PoolSearch:
-    """One. `ask`: of a queue's owner, or of a node; None: it cannot answer now."""
+    """One. `ask`: of a queue's owner, or of a node; None: it cannot answer now, or refuses to."""
 
     ask: Callable[[Request], Awaitable[Result | None]]
     _items: list[Document] = field(default_factory=list)
     _silent: list[str] = field(default_factory=list)
-    _cancelled: int = 0
+    cancelled: int = 0
+    """Of those that it found, until now."""
     _looked_at: int = 0
 
     async def run(self, plan: p.Plan, *, cancels: bool) -> Document:
@@ -41,7 +42,7 @@ class PoolSearch:
         for _, places in groupby(plan.places, key=lambda place: place.part):
             await asyncio.gather(*map(look, places))
         answer = p.answer(plan, self._items, sorted(self._silent))
-        return {**answer, "cancelled": self._cancelled} if cancels else answer
+        return {**answer, "cancelled": self.cancelled} if cancels else answer
 
     # -- all of an id -------------------------------------------------------------------------------------------
 
@@ -69,7 +70,7 @@ class PoolSearch:
             if done is None:
                 self._silent.append(place.queue)
             else:
-                self._cancelled += done.done
+                self.cancelled += done.done
                 left = {seq for seqs in done.skipped.values() for seq in seqs}
                 found = [one for one in found if one["state"] not in p.CANCELLED or one["seq"] in left]
         self._items += found

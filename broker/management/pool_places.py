@@ -29,29 +29,33 @@ def controller_row(replica: Replica, pool: Pool) -> PoolRow:
 
 
 def places(reading: Reading, vhost: str, name: str) -> Listing[str]:
-    """Members with the pool's template, or with workers of it. None of a pool whose workers come by themselves."""
+    """Members with the pool's template, or with workers of it; of a member that has not told, as its controller says.
+    None of a pool whose workers come by themselves."""
     pool = found_pool(reading, vhost, name)
     told = controller_row(reading.replica, pool)
     launches = Counter(launch.place for launch in reading.map.pools.launches(pool.pool_id))
-    known = {member: _row(reading, member) for member in reading.replica.node_names()}
-    found = {member for member, row in known.items() if pool.template in row.templates} | launches.keys()
+    known = {member: row for member in reading.replica.node_names() if (row := _row(reading, member)) is not None}
+    have = {member for member, row in known.items() if pool.template in row.templates}
+    found = have | launches.keys() | (told.places.keys() - known.keys())
     return Listing(
         sorted(found),
         name=lambda place: place,
         place=lambda place: (pool.vhost, place),
-        document=lambda place: _document(reading, pool, place, known.get(place, NO_ROW), told, launches[place]),
+        document=lambda place: _document(reading, pool, place, known.get(place), told, launches[place]),
     )
 
 
-def _row(reading: Reading, member: str) -> PlaceRow:
+def _row(reading: Reading, member: str) -> PlaceRow | None:
+    """None: it has told nothing of itself as a place."""
     track = reading.replica.node_track(member)
-    return NO_ROW if track is None or track.row.place is None else track.row.place
+    return None if track is None else track.row.place
 
 
-def _document(reading: Reading, pool: Pool, place: str, row: PlaceRow, told: PoolRow, workers: int) -> Document:
+def _document(reading: Reading, pool: Pool, place: str, own: PlaceRow | None, told: PoolRow, workers: int) -> Document:
+    row = own or NO_ROW
     seen, template = told.places.get(place), row.templates.get(pool.template)
     room = None if seen is None or seen.room_bytes >= UNKNOWN_BYTES else seen.room_bytes
-    state, why = _state(reading, pool, place, row, told, workers)
+    state, why = _state(reading, pool, place, own, told, workers)
     return {
         "vhost": pool.vhost,
         "pool": pool.name,
@@ -77,12 +81,16 @@ def _document(reading: Reading, pool: Pool, place: str, row: PlaceRow, told: Poo
     }
 
 
-def _state(reading: Reading, pool: Pool, place: str, row: PlaceRow, told: PoolRow, workers: int) -> tuple[str, str]:
-    """For people, with why: `away` (its node), `other_version` (of the template, or none), `suspended`, `alarm` (of
-    memory), `full`, and else `ready` to start workers."""
-    template, seen = row.templates.get(pool.template), told.places.get(place)
+def _state(
+    reading: Reading, pool: Pool, place: str, row: PlaceRow | None, told: PoolRow, workers: int
+) -> tuple[str, str]:
+    """For people, with why: `away` (its node), `unknown`, `other_version` (of the template, or none), `suspended`,
+    `alarm` (of memory), `full`, and else `ready` to start workers."""
     if not reading.replica.running(place, reading.now_ms):
         return "away", "its node does not run, or is not heard"
+    if row is None:
+        return "unknown", "it has not told of its templates: an earlier release, or its foreman does not run"
+    template, seen = row.templates.get(pool.template), told.places.get(place)
     if template is None:
         return "other_version", f"its config file has no [pools.{pool.template}]"
     if template.version != told.version:

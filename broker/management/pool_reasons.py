@@ -1,7 +1,8 @@
 """Reasons of a worker pool: each setting with its source, and what its controller says of workers and keys (pure).
 
 The controller is the owner of the pool's orphan queue; it is asked as that queue's owner is about messages, and answers
-with `broker.pools.explaining`. Keys whose queues the user may not read are left out.
+with `broker.pools.explaining`. Keys whose queues the user may not read are left out, and without the tag `monitoring`
+the members that are its places.
 """
 
 from __future__ import annotations
@@ -10,14 +11,15 @@ from typing import Annotated, Any, Final
 
 from msgspec import Meta, Struct
 
-from clusterbroker.broker.stats.inspection import Request, Result
+from clusterbroker.broker.stats.inspection import KEYS_ASKED_MAX, Request, Result
 from clusterbroker.cluster.wiring.pool_entities import Pool
 from clusterbroker.cluster.wiring.pool_names import PoolNames
+from clusterbroker.cluster.wiring.pool_rules import KEY_BYTES_MAX
 
-from .errors import object_not_found
+from .errors import bad_request, object_not_found
 from .forms import Form
 from .pools import Settings, document, may_read
-from .principals import MANAGEMENT
+from .principals import MANAGEMENT, MONITORING
 from .reading import Document, Reading
 from .reads import Path
 
@@ -49,14 +51,28 @@ class Asked(Struct, frozen=True):
 
 
 def asked(reading: Reading, path: Path) -> Asked:
-    """Refused as the rights demand, (404) without the pool."""
+    """Refused as the rights demand, (404) without the pool, (400) with what is no key."""
     reading.principal.require(MANAGEMENT)
     reading.principal.enter(path["vhost"])
     pool = reading.map.pools.find(path["vhost"], path["name"])
     if pool is None:
         raise object_not_found()
-    keys = (Wanted.of(reading.query).key,) if "key" in reading.query else None
-    return Asked(pool, Request("explain", pool.orphans, keys=keys))
+    keys = (_key(reading),) if "key" in reading.query else _readable(reading, pool)
+    return Asked(pool, Request("explain", pool.orphans, keys=keys, places=reading.principal.has(MONITORING)))
+
+
+def _key(reading: Reading) -> str:
+    key = Wanted.of(reading.query).key
+    if len(key.encode()) > KEY_BYTES_MAX:
+        raise bad_request(f"a key has at most {KEY_BYTES_MAX} bytes")
+    return key
+
+
+def _readable(reading: Reading, pool: Pool) -> tuple[str, ...] | None:
+    """Those that the user may read, for the answer has room for some only; None: all, or too many to name."""
+    keys, names = [group.key for group in reading.map.pools.groups(pool.pool_id)], PoolNames(pool.name)
+    found = tuple(key for key in keys if may_read(reading, pool, names.request_queue(key)))
+    return found if len(found) < len(keys) and len(found) <= KEYS_ASKED_MAX else None
 
 
 def explained(reading: Reading, pool: Pool, result: Result | None) -> Document:

@@ -30,6 +30,7 @@ from clusterbroker.broker.content.formats import UnknownFormatError
 from clusterbroker.broker.content.properties import properties_of
 from clusterbroker.broker.pools.loss_headers import LOST, POISON, REASON
 from clusterbroker.broker.stats.inspection import SEQ_MAX, Request, Result, Shown, What
+from clusterbroker.broker.stats.message_filter import BadFilter, parse
 from clusterbroker.broker.wire.amqp091.properties import Properties
 from clusterbroker.cluster.wiring.delays import delay_queue
 from clusterbroker.cluster.wiring.pool_entities import Pool
@@ -122,7 +123,13 @@ class Plan(NamedTuple):
 def plan(reading: Reading, path: Path) -> Plan:
     """Refused as rights and query demand, (404) without the pool."""
     pool = _pool(reading, path)
-    return _search(reading, pool, path["id"]) if "id" in path else _list(reading, pool)
+    made = _search(reading, pool, path["id"]) if "id" in path else _list(reading, pool)
+    for text in {place.request.filter for place in made.places}:
+        try:
+            parse(text)
+        except BadFilter as error:  # of each queue
+            raise bad_request(str(error)) from None
+    return made
 
 
 def _pool(reading: Reading, path: Path) -> Pool:

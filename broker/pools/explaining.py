@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator
+from heapq import nsmallest
 from typing import Any, Final
 
 from clusterbroker.cluster.wiring.pool_entities import NO_KEY
@@ -26,8 +27,10 @@ Document = dict[str, Any]
 class Explanation:
     """Of one moment."""
 
-    def __init__(self, policy: Policy, now_s: float) -> None:
+    def __init__(self, policy: Policy, now_s: float, places: bool = True) -> None:
+        """`places`: whether those may be named."""
         self._policy = policy
+        self._places = policy.placement.books if places else {}
         self._settings = policy.settings
         self._facts: PoolFacts = policy.facts
         self._now_s = now_s
@@ -36,18 +39,16 @@ class Explanation:
 
     def document(self, wanted: Callable[[str], bool]) -> Document:
         """Of the pool, and of the keys that are wanted."""
-        keys = sorted(
-            (group for key, group in self._facts.groups.items() if wanted(key)),
-            key=lambda group: (not self._lacks(group), group.key),
-        )
+        found = [group for key, group in self._facts.groups.items() if wanted(key)]
+        keys = nsmallest(KEYS_MAX, found, key=lambda group: (not self._lacks(group), group.key))
         return {
             "workers": dict(Counter(worker.state.value for worker in self._workers)),
             "workers_max": self._settings.max_workers,
             "settled": self._policy.is_settled(self._now_s),
             "version": self._facts.version or None,
-            "places": [self._place(name, book) for name, book in sorted(self._policy.placement.books.items())],
-            "keys": [self._key(group) for group in keys[:KEYS_MAX]],
-            "keys_left_out": max(0, len(keys) - KEYS_MAX),
+            "places": [self._place(name, book) for name, book in sorted(self._places.items())],
+            "keys": [self._key(group) for group in keys],
+            "keys_left_out": len(found) - len(keys),
         }
 
     def _place(self, name: str, book: Book) -> Document:
@@ -194,8 +195,10 @@ class Explanation:
         if self._may_launch(key):
             return "a worker is about to be started"
         memory = self._policy.costs.memory(key)
-        told = [f"'{name}' {self._full(book, memory)}" for name, book in sorted(self._policy.placement.books.items())]
-        return f"no place has room: {', '.join(told)}" if told else "no member has the pool's template"
+        if not self._policy.placement.books:
+            return "no member has the pool's template"
+        told = [f"'{name}' {self._full(book, memory)}" for name, book in sorted(self._places.items())]
+        return f"no place has room: {', '.join(told)}" if told else "no place has room"
 
     @staticmethod
     def _full(book: Book, memory: int) -> str:

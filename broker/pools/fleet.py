@@ -369,9 +369,9 @@ class Fleet:
         version = "" if self._template is None else self._template.version
         return Figures(workers, of_places(books, suspended, now_s), version)
 
-    def explained(self, wanted: Callable[[str], bool], now_s: float) -> Document:
+    def explained(self, wanted: Callable[[str], bool], places: bool, now_s: float) -> Document:
         """Reasons of the last step, of the pool and of keys that are wanted; empty: there was no step."""
-        return {} if self._policy is None else Explanation(self._policy, now_s).document(wanted)
+        return {} if self._policy is None else Explanation(self._policy, now_s, places).document(wanted)
 
     def step(self, places: Mapping[str, Place], own: str, now_s: float) -> None:
         """`own`: the controller's place, whose version of the template counts if as many places have another one."""

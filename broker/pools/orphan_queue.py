@@ -7,7 +7,7 @@ cannot be served leaves to the pool's dead-letter exchange with a word as its re
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Iterable
 from typing import Final
 
 from clusterbroker.broker.pools.controller import Controller
@@ -181,11 +181,11 @@ class OrphanQueue(PassingPoolQueue):
                 self.fleet.retry(key)
             self.group_changed(key)
 
-    def explained(self, keys: Collection[str] | None) -> Document:
-        """Why the pool has the workers that it has; `keys`: of these keys alone. Empty: this pool starts none, or has
-        not begun."""
-        wanted = keys.__contains__ if keys is not None else lambda _: True
-        return {} if self.fleet is None else self.fleet.explained(wanted, self.node.now_ms / 1000)
+    def explained(self, keys: Iterable[str] | None, places: bool = True) -> Document:
+        """Why the pool has the workers that it has; `keys`: of these keys alone; `places`: of its places as well.
+        Empty: this pool starts none, or has not begun."""
+        wanted = frozenset(keys).__contains__ if keys is not None else lambda _: True
+        return {} if self.fleet is None else self.fleet.explained(wanted, places, self.node.now_ms / 1000)
 
     def told(self, told: ControllerTold) -> None:
         """Of a group by the owner of its queue, of a worker by its place, by itself, or by the node where it asks."""

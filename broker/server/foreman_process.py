@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -113,24 +114,33 @@ class ForemanProcess(Companion):
             self._process = None
 
     async def end_workers(self, within_s: float) -> None:
-        """Closes the lifeline, and returns when the workers are over, and the process. A process that has died, and was
-        not followed by another one yet, is followed by one for this: workers that it left end as well."""
-        if self._process is None:
+        """Closes the lifeline, and returns when the workers are over, and the process. A process that has died, or is
+        killed as it was not over after `within_s`, is followed by another one for this, which has as long again:
+        workers that were left end as well."""
+        if not await self._wound_up(within_s):
             self.pause()
             self.begin(asyncio.get_running_loop())
+            await self._wound_up(within_s)
+
+    async def _wound_up(self, within_s: float) -> bool:
+        """Closes the lifeline. Whether the process has ended the workers, and itself."""
+        if self._process is None:
+            self._let_go()
+            return False
         self._let_go()
-        if self._process is not None:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._over(), within_s)
-            if self._process.poll() is None:
-                self._log.emit("error", "foreman.killed", pid=self._process.pid, after_s=within_s)
-                self._process.kill()
-            self._forget()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._over(), within_s)
+        if self._process.poll() is None:
+            self._log.emit("error", "foreman.killed", pid=self._process.pid, after_s=within_s)
+            self._process.kill()
+        return self._forget() == 0
 
     def _let_go(self) -> None:
         self.pause()
         self.link.detached()
         if self._lifeline is not None:
+            with contextlib.suppress(OSError):  # a process that was forked off this one has it open as well
+                self._lifeline.shutdown(socket.SHUT_RDWR)
             self._lifeline.close()
             self._lifeline = None
 

@@ -4,22 +4,24 @@ Any member takes a request. It finds the leader in the map, and again if that on
 not open, as long as nothing has been begun. After that, without an answer (lost link, lost leader), only a browse is
 repeated; any other request may have been carried out.
 
-At most AT_ONCE_MAX are under way at a leader. Each is a walk in slices (`broker.node.inspecting`). They take turns, one
-slice at a time, each followed by as much time for everything else: clients wait for one slice, and the node goes on
-with half its power at least.
+At most AT_ONCE_MAX are under way at a leader. Each is a walk in slices (`broker.node.inspecting`), reasons of a pool
+are one slice. They take turns, one slice at a time, each followed by as much time for everything else: clients wait for
+one slice, and the node goes on with half its power at least.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from clusterbroker.broker.node.holders import holders, progress
 from clusterbroker.broker.node.inspecting import GONE, Inspection
 from clusterbroker.broker.pools.orphan_queue import OrphanQueue
-from clusterbroker.broker.queues.handle import QueueHandle
+from clusterbroker.broker.queues.local_queue import LocalQueue
 from clusterbroker.broker.server.control.operations import Refused
 from clusterbroker.broker.stats.inspection import (
+    DELETED,
     LOOKED_MS_MAX,
     Request,
     Result,
@@ -37,6 +39,8 @@ from clusterbroker.cluster.wiring.levels import ASKED_HOLDERS
 if TYPE_CHECKING:
     from clusterbroker.broker.node.member import MemberRole
     from clusterbroker.broker.server.ports import ServerPort
+
+T = TypeVar("T")
 
 PATIENCE_S: Final = 5.0
 """Time to find a leader that has the queue open."""
@@ -87,7 +91,7 @@ class Inspector:
         while True:
             queue = self._shell.node.map.queue_by_id(QueueId(request.queue_id))
             if queue is None:
-                raise Refused("the queue is deleted")
+                raise Refused(DELETED)
             try:
                 if queue.owner is None:
                     awaited = ", ".join(sorted({*queue.in_sync, *queue.eligible}))
@@ -119,10 +123,11 @@ class Inspector:
             progress=progress(node, request, found),
         )  # fmt: skip
 
-    def _explained(self, queue: QueueHandle, request: Request) -> Result:
+    def _explained(self, request: Request) -> Result:
+        queue = self._opened(request)  # it may have waited for its turn
         if not isinstance(queue, OrphanQueue):
             raise Refused(NO_CONTROLLER)
-        explained = queue.explained(request.keys)
+        explained = queue.explained(request.keys, request.places)
         return Result(self._shell.node.options.name, request.queue_id, "", 0, 0, 0, explained=explained)
 
     async def _there(self, owner: str, request: Request) -> Result:
@@ -185,9 +190,22 @@ class Inspector:
         self._shell.schedule()
 
     async def _here(self, request: Request) -> Result:
-        shell, node = self._shell, self._shell.node
         if request.what == "holders":
             return self._held_here(request)
+        queue = self._opened(request)
+        if self._underway >= AT_ONCE_MAX:
+            raise NotYet(BUSY)
+        self._underway += 1
+        try:
+            if request.what == "explain":
+                return await self._slice(lambda _: self._explained(request))
+            return await self._inspected(queue, request)
+        finally:
+            self._underway -= 1
+
+    def _opened(self, request: Request) -> LocalQueue:
+        """The queue, if this node may answer for it now."""
+        shell, node = self._shell, self._shell.node
         queue = node.queues.get(request.queue_id)
         if queue is None or queue.deleted:
             raise NotYet("the queue's leader is about to change: try again")
@@ -197,25 +215,19 @@ class Inspector:
             raise Refused(A_STREAM)
         if node.setting_aside.is_closed(queue) or (shell.cluster is not None and not shell.cluster.heart.leased()):
             raise NotYet(NOT_OPEN)
-        if request.what == "explain":
-            return self._explained(queue, request)
-        if self._underway >= AT_ONCE_MAX:
-            raise NotYet(BUSY)
+        return queue
+
+    async def _inspected(self, queue: LocalQueue, request: Request) -> Result:
+        shell = self._shell
         try:
-            inspection = Inspection(node, queue, request, shell.clock.now_ms() + LOOKED_MS_MAX)
+            inspection = Inspection(shell.node, queue, request, shell.clock.now_ms() + LOOKED_MS_MAX)
         except BadFilter as error:
             raise Refused(str(error)) from None
-        self._underway += 1
         try:
             while not inspection.over:
-                if shell.ended.done():
-                    raise Unanswered("the node has ended")
-                async with self._turn:
-                    more = await self._slice(inspection)
-                if not more and not inspection.over:
+                if not await self._slice(inspection.step) and not inspection.over:
                     await asyncio.sleep(LOOK_S)
         finally:
-            self._underway -= 1
             inspection.leave()
         if inspection.error == GONE:
             raise NotYet(GONE) if request.what == "browse" else Unanswered(IN_DOUBT)
@@ -223,12 +235,15 @@ class Inspector:
             raise Unanswered(inspection.error)
         return inspection.result
 
-    async def _slice(self, inspection: Inspection) -> bool:
-        """One slice, then as long for everything else; whether another one may follow at once."""
+    async def _slice(self, work: Callable[[int], T]) -> T:
+        """One slice of work, in its turn, then as long for everything else."""
         shell, node = self._shell, self._shell.node
-        node.now_ms = shell.clock.now_ms()
-        began_s = shell.loop.time()
-        more = inspection.step(node.now_ms)
-        shell.schedule()
-        await asyncio.sleep(shell.loop.time() - began_s)
-        return more
+        async with self._turn:
+            if shell.ended.done():
+                raise Unanswered("the node has ended")
+            node.now_ms = shell.clock.now_ms()
+            began_s = shell.loop.time()
+            done = work(node.now_ms)
+            shell.schedule()
+            await asyncio.sleep(shell.loop.time() - began_s)
+            return done

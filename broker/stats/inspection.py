@@ -25,6 +25,12 @@ LOOKED_MS_MAX: Final = 2000
 CONFIRM_MS_MAX: Final = 10_000
 FIRST_DEATH_QUEUE: Final = "x-first-death-queue"
 
+KEYS_ASKED_MAX: Final = 10_000
+DELETED: Final = "the queue is deleted"
+"""How a request about a queue that is no more is refused."""
+UNKNOWN_WHAT: Final = "Invalid enum value"
+"""How a member of a release that does not know `what` refuses it: as msgspec says so, with more behind."""
+
 SEQ_MAX: Final = 2**56
 Seq = Annotated[int, msgspec.Meta(ge=0, le=SEQ_MAX)]
 What = Literal["browse", "delete", "move", "replay", "delayed", "send_now", "reschedule", "holders", "explain"]
@@ -70,8 +76,10 @@ class Request(msgspec.Struct, frozen=True, array_like=True):
     """`browse`: how many ready messages were passed before `first`; -1: not known."""
     correlation_ids: Annotated[tuple[CorrelationId, ...], msgspec.Meta(max_length=TREATED_MAX)] = ()
     """`holders`: of the messages in `seqs`, for the progress that was reported of them."""
-    keys: Annotated[tuple[Key, ...], msgspec.Meta(max_length=1)] | None = None
-    """`explain`, of a pool's orphan queue: of this key alone."""
+    keys: Annotated[tuple[Key, ...], msgspec.Meta(max_length=KEYS_ASKED_MAX)] | None = None
+    """`explain`, of a pool's orphan queue: of these keys alone."""
+    places: bool = True
+    """`explain`: of places as well, and what stands in the way of a start at each."""
 
 
 class Shown(msgspec.Struct, frozen=True, array_like=True):

@@ -213,7 +213,7 @@ class Containers:
 
 
 def _config(place: Place, spec: WorkerSpec, template: Template) -> dict[str, Any]:
-    variables = template.variables({}) | told(spec) | secrets(spec)
+    variables = template.variables({}) | told(spec) | secrets(spec, own_network=template.network != "host")
     host: dict[str, Any] = {
         "NetworkMode": template.network,
         "Privileged": False,

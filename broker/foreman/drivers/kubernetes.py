@@ -93,7 +93,9 @@ class Pods:
 
     async def _secret(self, api: Any, spec: WorkerSpec, name: str, uid: str) -> None:
         owner = {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": uid}
-        data = {key: base64.b64encode(value.encode()).decode() for key, value in secrets(spec).items()}
+        data = {
+            key: base64.b64encode(value.encode()).decode() for key, value in secrets(spec, own_network=True).items()
+        }
         body = {"metadata": {"name": name, "ownerReferences": [owner]}, "type": "Opaque", "data": data}
         try:
             await api.create_namespaced_secret(self._namespace, body)
@@ -204,7 +206,10 @@ def _manifest(place: Place, spec: WorkerSpec, template: Template, name: str) -> 
         "imagePullPolicy": "Never" if template.pull == "never" else "IfNotPresent",
         "env": [
             *({"name": key, "value": _plain(value)} for key, value in variables.items()),
-            *({"name": key, "valueFrom": {"secretKeyRef": {"name": name, "key": key}}} for key in secrets(spec)),
+            *(
+                {"name": key, "valueFrom": {"secretKeyRef": {"name": name, "key": key}}}
+                for key in secrets(spec, own_network=True)
+            ),
         ],
         "securityContext": {"allowPrivilegeEscalation": False, "privileged": False},
     }

@@ -204,6 +204,38 @@ def test_workers_of_a_foreman_that_was_killed_end(monkeypatch: pytest.MonkeyPatc
     assert not temporary()
 
 
+@pytest.mark.processes
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+def test_workers_end_though_a_process_was_forked_meanwhile(caplog: pytest.LogCaptureFixture) -> None:
+    broker = Broker(pools={"core": Pids}).start()
+    pid = int(called(broker))
+    forked = os.fork()  # as `multiprocessing` does: it has all that is open here, the foreman's lifeline as well
+    if forked == 0:
+        signal.pause()
+    try:
+        broker.stop()
+    finally:
+        os.kill(forked, signal.SIGKILL)
+        os.waitpid(forked, 0)
+    assert not runs(pid)
+    assert not temporary()
+    assert "foreman.killed" not in caplog.text
+
+
+@pytest.mark.processes
+def test_workers_of_a_foreman_that_hangs_end(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(embedded_pools, "END_S", 9.0)
+    broker = Broker(pools={"core": {"worker": Pids, "grace_s": 1}}).start()
+    pid = int(called(broker))
+    foreman = broker._workers._foreman.pid  # type: ignore[union-attr]
+    assert foreman is not None
+    os.kill(foreman, signal.SIGSTOP)
+    broker.stop()
+    assert "foreman.killed" in caplog.text
+    assert not runs(pid)
+    assert not temporary()
+
+
 SCRIPT = """
 import os, sys, time
 from clusterbroker import Broker
@@ -313,6 +345,12 @@ def test_a_template_is_read_as_it_was_given(command: list[str], environment: dic
     assert list(read.command) == command
     assert environment.items() <= read.environment.items()
     assert read.driver == "subprocess"
+
+
+def test_each_pool_with_workers_has_the_short_grace_unless_it_has_its_own() -> None:
+    plans = planned({"a": ["./worker"], "b": {"command": ["./worker"], "grace_s": 60}, "c": {"max": 1}})
+    assert [plan.settings.get("grace_s") for plan in plans] == [embedded_pools.GRACE_S, 60, None]
+    assert embedded_pools.Workers(plans, None).grace_s == 60, "the foreman's bound, for all of them"
 
 
 def test_a_pool_without_workers_has_no_section() -> None:

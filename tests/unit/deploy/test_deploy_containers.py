@@ -218,7 +218,7 @@ def test_each_pod_is_a_member(manifests: dict[str, Any], node_file: Path, monkey
     for name in names:
         with monkeypatch.context() as patch:
             environment = {
-                entry["name"]: entry["value"].replace("$(POD_NAME)", name)
+                entry["name"]: entry["value"].replace("$(POD_NAME)", name).replace("$(POD_NAMESPACE)", "shop")
                 for entry in container["env"]
                 if "value" in entry
             }
@@ -230,7 +230,7 @@ def test_each_pod_is_a_member(manifests: dict[str, Any], node_file: Path, monkey
         assert [peer for peer, _, _ in options.cluster.peers] == sorted(names)
         addresses = {peer: where for peer, where, _ in options.cluster.peers}
         assert addresses[name] == f"{name}.{service}:{config.cluster[0].port}"
-        assert options.cluster.advertised_amqp == (f"amqp://{name}.{service}:{config.amqp[0].port}",)
+        assert options.cluster.advertised_amqp == (f"amqp://{name}.{service}.shop.svc:{config.amqp[0].port}",)
         assert options.drain_ends_at_start, "the hook before a stop drains"
 
 
@@ -245,7 +245,7 @@ def test_a_pod_beside_the_founders_joins_them(
         name = f"clusterbroker-{number}"
         with monkeypatch.context() as patch:
             environment = {
-                entry["name"]: entry["value"].replace("$(POD_NAME)", name)
+                entry["name"]: entry["value"].replace("$(POD_NAME)", name).replace("$(POD_NAMESPACE)", "shop")
                 for entry in container_of(manifests)["env"]
                 if "value" in entry
             }

@@ -14,6 +14,7 @@ import yaml
 
 from clusterbroker.broker.boot_definitions import BootDefinitions
 from clusterbroker.broker.config import ENVIRONMENT_PREFIX, NodeConfig, load
+from clusterbroker.broker.foreman.drivers.kubernetes import SELECTOR
 from clusterbroker.broker.foreman.templates import read_templates, template
 from tests.support.daemons import Missing, kubernetes
 
@@ -181,6 +182,30 @@ def test_nodes_have_an_account_only_for_pools_of_pods(tmp_path: Path) -> None:
     alone = rendered("pools.core.declare=true", release="mq")
     assert not {"ServiceAccount/mq", "Role/mq-workers"} & alone.keys()
     assert alone["StatefulSet/mq"]["spec"]["template"]["spec"]["automountServiceAccountToken"] is False
+
+
+def test_workers_of_any_namespace_find_the_nodes_and_reach_them(tmp_path: Path) -> None:
+    values = tmp_path / "values.yaml"
+    closed = {"from": [{"podSelector": {"matchLabels": {"a": "b"}}}]}
+    values.write_text(yaml.safe_dump({"pools": POOLS, "networkPolicy": closed}))
+    found = rendered(release="mq", more=("--namespace", "shop", "--values", str(values)))
+    [container] = found["StatefulSet/mq"]["spec"]["template"]["spec"]["containers"]
+    variables = {entry["name"]: entry for entry in container["env"]}
+    assert variables["POD_NAMESPACE"]["valueFrom"] == {"fieldRef": {"fieldPath": "metadata.namespace"}}
+    told = "amqp://$(POD_NAME).mq-nodes.$(POD_NAMESPACE).svc:5672"
+    assert variables["CLUSTERBROKER_ADVERTISED_AMQP"]["value"] == told
+    assert list(variables).index("POD_NAMESPACE") < list(variables).index("CLUSTERBROKER_ADVERTISED_AMQP")
+    [workers] = found["NetworkPolicy/mq"]["spec"]["ingress"][2:]
+    assert [port["port"] for port in workers["ports"]] == ["amqp"]
+    assert workers["from"] == [
+        {
+            "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}},
+            "podSelector": {"matchExpressions": [{"key": SELECTOR, "operator": "Exists"}]},
+        }
+        for namespace in ("shop", "other")
+    ]
+    everybody = rendered("pools.core.driver=kubernetes", "pools.core.image=x", release="mq")
+    assert len(everybody["NetworkPolicy/mq"]["spec"]["ingress"]) == 2, "an open port needs no rule for workers"
 
 
 def test_two_releases_do_not_meet() -> None:

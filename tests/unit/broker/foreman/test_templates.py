@@ -139,6 +139,7 @@ def test_rule_38_the_variables() -> None:
         "WORKER_ID", "WORKER_KEY", "WORKER_POOL", "WORKER_REQUESTS_QUEUE", "WORKER_ACTIVITY_EXCHANGE",
     ]  # fmt: skip
     assert list(secrets(spec())) == ["WORKER_AMQP_URI", "WORKER_AMQP_URIS"]
+    assert secrets(spec())["WORKER_AMQP_URI"] == spec().uris[0]
     assert "WORKER_SPARE" not in told(spec())
     spare = told(spec(spare=True))
     assert spare["WORKER_SPARE"] == "1"
@@ -178,3 +179,13 @@ def test_a_template_that_is_wrong_ends_the_start(tmp_path: Path) -> None:
 def test_what_declares_a_pool_makes_no_other_version() -> None:
     versions = {template("core", {**RUN, "declare": said}).version for said in (False, True, {"max": 4})}
     assert versions == {template("core", RUN).version}
+
+
+def test_a_worker_with_a_network_of_its_own_gets_no_loopback_address_beside_others() -> None:
+    local = tuple(f"amqp://w:p@{host}:5672/" for host in ("127.0.0.1", "[::1]", "localhost"))
+    elsewhere = ("amqps://w:p@n1.example:5671/", "amqp://w:p@10.0.0.1:5672/")
+    both, alone = spec(uris=local + elsewhere), spec(uris=local)
+    assert secrets(both)["WORKER_AMQP_URIS"].split(",") == [*local, *elsewhere]
+    apart = secrets(both, own_network=True)
+    assert apart == {"WORKER_AMQP_URI": elsewhere[0], "WORKER_AMQP_URIS": ",".join(elsewhere)}
+    assert secrets(alone, own_network=True) == secrets(alone), "there is no other one"

@@ -132,6 +132,20 @@ def test_workers_are_counted_where_they_were_ordered_whether_the_place_is_one_or
     assert world.state("n3") == ("full", "it has max_workers = 1 workers")
 
 
+def test_a_member_that_has_not_told_of_itself_is_a_place_of_which_nothing_is_known() -> None:
+    """Of an earlier release, or without a foreman: its config file may well have the template."""
+    world = World()
+    world.silent.add("n2")
+    world.tell()
+    world.place.tell(rows.NodeRow(name="n2"), node="n2")
+    why = "it has not told of its templates: an earlier release, or its foreman does not run"
+    assert world.state() == ("unknown", why)
+    document = world.documents()["n2"]
+    assert (document["room_bytes"], document["machine"]["memory_bytes"]) == (1000 * MIB, None)
+    del world.told["n2"]
+    assert set(world.documents()) == {NODE, "n3"}, "its controller has no place there"
+
+
 def test_without_a_word_of_its_controller_nothing_is_known() -> None:
     world = World()
     for name, machine in world.machines.items():

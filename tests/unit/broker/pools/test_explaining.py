@@ -145,3 +145,13 @@ def test_keys_that_lack_a_worker_come_first_and_so_many() -> None:
     assert told["places"][0]["memory_bytes"] == 250 << 20
     only = Explanation(policy, 0.0).document({"a001"}.__contains__)
     assert [one["key"] for one in only["keys"]] == ["a001"]
+
+
+def test_who_may_not_see_places_is_told_that_none_has_room() -> None:
+    policy = Policy(SETTINGS, 0.0)
+    policy.step(facts(group("k", ready=1), places={"secret-host": 50 << 20}), 0.0)
+    told = Explanation(policy, 0.0, places=False).document(lambda _: True)
+    assert told["places"] == []
+    assert told["keys"][0]["why"][1:] == ["waits: no place has room"]
+    assert "secret-host" not in str(told)
+    assert "'secret-host' has 50 MiB left" in str(Explanation(policy, 0.0).document(lambda _: True))

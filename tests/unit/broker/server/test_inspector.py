@@ -11,13 +11,15 @@ import pytest
 from server_support import until
 
 from clusterbroker.broker.node.inspecting import Inspection
+from clusterbroker.broker.pools.orphan_queue import OrphanQueue
 from clusterbroker.broker.server import inspecting
 from clusterbroker.broker.server.control import protocol as m
 from clusterbroker.broker.server.control.calls import Calls
 from clusterbroker.broker.server.control.service import LOOKS_MAX, Service
-from clusterbroker.broker.server.inspecting import AT_ONCE_MAX, Inspector
+from clusterbroker.broker.server.inspecting import AT_ONCE_MAX, BUSY, Inspector, Unanswered
 from clusterbroker.broker.stats.inspection import Request, encode
 from clusterbroker.broker.wire.amqp091 import methods
+from clusterbroker.cluster.wiring import commands as c
 
 
 async def filled(start: Any, connect: Any, count: int) -> tuple[Any, Request]:
@@ -76,3 +78,25 @@ async def test_they_leave_room_for_other_operations(start: Any, connect: Any) ->
     (members,) = (answer for answer in told if answer.number == 1000)
     assert "too many" not in members.error
     service.close()
+
+
+async def test_reasons_of_a_pool_take_turns_as_well(start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    shell = await start()
+    pool = (await shell.propose(c.DeclarePool(vhost="/", name="core", template="core"))).result
+    await until(lambda: pool.orphans in shell.node.queues)
+    spent: list[tuple[float, float]] = []
+
+    def slow(*_: Any) -> dict[str, Any]:
+        began_s = time.monotonic()
+        time.sleep(0.02)  # as of ten thousand keys
+        spent.append((began_s, time.monotonic()))
+        return {}
+
+    monkeypatch.setattr(OrphanQueue, "explained", slow)
+    monkeypatch.setattr(inspecting, "PATIENCE_S", 0.0)
+    inspector, request = Inspector(shell, None), Request(what="explain", queue_id=pool.orphans)
+    results = await asyncio.gather(*(inspector.ask(request) for _ in range(AT_ONCE_MAX + 1)), return_exceptions=True)
+    assert [str(one) for one in results if isinstance(one, Unanswered)] == [BUSY]
+    assert len(spent) == AT_ONCE_MAX
+    for (began_s, ended_s), (next_s, _) in itertools.pairwise(spent):
+        assert next_s - ended_s > (ended_s - began_s) / 2

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import base64
+from typing import Any
+
 import pytest
 from foreman_support import PLACE, spec
 from kubernetes_asyncio import client
 
-from clusterbroker.broker.foreman.drivers import kubernetes
+from clusterbroker.broker.foreman.drivers import docker, kubernetes
 from clusterbroker.broker.foreman.reconcile import OUT_OF_MEMORY
 from clusterbroker.broker.foreman.templates import Template
+
+URIS = ("amqp://w:p@127.0.0.1:5672/", "amqp://w:p@n1.example:5672/")
 
 
 def test_a_pod_is_named_and_labelled_as_by_the_first_release() -> None:
@@ -40,3 +45,20 @@ def test_a_pod_that_was_ended_for_its_memory_says_so(reason: str, why: str) -> N
     pod = client.V1Pod(metadata=metadata, status=client.V1PodStatus(phase="Failed", container_statuses=[container]))
     seen = kubernetes._row(pod)
     assert (seen.worker_id, seen.cluster, seen.place, seen.exit, seen.why) == ("w1-0", "c1u5ter", "node1", 137, why)
+
+
+async def test_a_pod_is_not_sent_to_its_own_loopback_addresses() -> None:
+    made: list[dict[str, Any]] = []
+
+    class Api:
+        async def create_namespaced_secret(self, _namespace: str, body: dict[str, Any]) -> None:
+            made.append(body)
+
+    await kubernetes.Pods(PLACE, "", "default")._secret(Api(), spec("w1-0", uris=URIS), "pod", "uid")
+    assert {base64.b64decode(value) for value in made[0]["data"].values()} == {URIS[1].encode()}
+
+
+@pytest.mark.parametrize(("network", "first"), [("host", URIS[0]), ("bridge", URIS[1]), ("of-its-own", URIS[1])])
+def test_nor_is_a_container_unless_it_is_in_the_network_of_its_host(network: str, first: str) -> None:
+    made = docker._config(PLACE, spec("w1-0", uris=URIS), Template(driver="docker", image="core", network=network))
+    assert f"WORKER_AMQP_URI={first}" in made["Env"]
