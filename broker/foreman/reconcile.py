@@ -26,7 +26,8 @@ place's label. 4. A launch that ended keeps its record at the driver until the m
 9. *A shared place*: a list has the workers of the cluster's other places as well. What the map has ended there, and is
    still listed OTHERS_MS later, any foreman ends: the last two rows of the table, never a Start, never a Gone. Its own
    foreman does it at once, if there is one; two at a time are harmless. Ended is a launch that is revoked, or one that
-   the map does not have at an index from its order on: one of later is not known yet.
+   the map does not have at an index from its order on: one of later is not known yet. A node alone tells its foreman
+   of no other places, so it ends nothing of theirs: its label is its directory's, which a copy of that has too.
 
 Invariants: of a launch at most one process lives (I4: Start only where rule 4 and 7 leave no other reading); no process
 without a launch lives longer than a fence and two rounds (I6).

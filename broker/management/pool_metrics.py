@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from itertools import accumulate
 
 from clusterbroker.broker.pools.figures import WORKER_STATES
+from clusterbroker.broker.pools.places import OFF_THE_MACHINE
 from clusterbroker.broker.pools.time_bounds import BOUNDS_MS
 from clusterbroker.broker.stats.pools import NO_TIMES, PoolRow, TimesRow
 from clusterbroker.broker.stats.rows import NodeRow, QueueRow
@@ -68,7 +69,7 @@ def pools(replica: Replica, node: NodeRow | None, queues: dict[int, QueueRow], n
         ("failing_keys", "Keys whose workers cannot be started, told by the controller's node"),
     ):  # fmt: skip
         yield written(Named(PREFIX + name, GAUGE, text), samples[name])
-    text = "Memory of workers of all pools at this node: of the machine, promised to them, and used by them"
+    text = "Memory of workers of all pools on this machine: what it has, promised to them, and used by them"
     yield written(Named(f"{PREFIX}place_memory_bytes", GAUGE, text), _memory(replica, node))
 
 
@@ -76,7 +77,9 @@ def _memory(replica: Replica, node: NodeRow | None) -> Iterator[Sample]:
     place = None if node is None else node.place
     if place is None:
         return
-    seen = (controller_row(replica, pool).places.get(replica.node) for pool in replica.map.pools.all())
+    drivers = {name: template.driver for name, template in place.templates.items()}
+    here = (pool for pool in replica.map.pools.all() if drivers.get(pool.template) not in OFF_THE_MACHINE)
+    seen = (controller_row(replica, pool).places.get(replica.node) for pool in here)
     promised = sum(one.promised_bytes for one in seen if one is not None)
     for kind, size in (("machine", place.memory_bytes), ("promised", promised), ("used", place.used_bytes)):
         yield labels({"kind": kind}), size

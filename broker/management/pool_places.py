@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
-from clusterbroker.broker.stats.pools import UNKNOWN_BYTES, PlaceRow, PoolPlaceRow, PoolRow
+from clusterbroker.broker.pools.places import MEMORY, OFF_THE_MACHINE
+from clusterbroker.broker.stats.pools import UNKNOWN_BYTES, PlaceRow, PoolPlaceRow, PoolRow, TemplateRow
 from clusterbroker.cluster.wiring.pool_entities import Pool
 
 from .paging import Listing
@@ -69,7 +70,7 @@ def _document(reading: Reading, pool: Pool, place: str, own: PlaceRow | None, to
         "promised_bytes": None if seen is None else seen.promised_bytes,
         "free_bytes": None if room is None or seen is None else room - seen.promised_bytes,
         "over_committed": seen is not None and seen.short,
-        "alarm": row.alarm,
+        "alarm": _alarm(row, template),
         "driver": None if template is None else template.driver,
         "version": None if template is None else template.version,
         "machine": {
@@ -102,13 +103,18 @@ def _state(
         return "suspended", template.suspended
     if seen is not None and seen.suspended_for_ms > 0:
         return "suspended", seen.why
-    if row.alarm:
+    if _alarm(row, template):
         return "alarm", "the machine is short of memory"
     if template.max_workers and workers >= template.max_workers:
         return "full", f"it has max_workers = {template.max_workers} workers"
-    if seen is not None and _free(seen) < (template.memory_bytes or 1):
+    if seen is not None and _free(seen) < (template.memory_bytes or MEMORY):
         return "full", "more memory is promised than there is" if seen.short else "its memory is promised"
     return "ready", ""
+
+
+def _alarm(row: PlaceRow, template: TemplateRow | None) -> bool:
+    """Nothing is started for it there: workers on the machine take of its memory."""
+    return row.alarm and not (template is not None and template.driver in OFF_THE_MACHINE)
 
 
 def _free(seen: PoolPlaceRow) -> int:

@@ -35,7 +35,7 @@ class ForemanLink:
         """A foreman is there, and has said Hello."""
         self.shared = False
         """The foreman has a driver that sees workers of other places."""
-        self._index = 0
+        self._index = self._sent_index = 0
         self._rows: dict[str, LaunchRow] = {}
         self._elsewhere: dict[str, bool] | None = None
         self._lease = frames.Lease(held=False, caught_up=False)
@@ -63,11 +63,14 @@ class ForemanLink:
         if before is not None and elsewhere is not None:
             drop += tuple(before.keys() - elsewhere.keys())
             others = {worker_id: state for worker_id, state in elsewhere.items() if before.get(worker_id) is not state}
-        if not self.attached_now or not (put or drop or others):
+        risen = elsewhere is not None and index > self._sent_index  # the foreman judges others' workers by it
+        if not self.attached_now or not (put or drop or others or risen):
             return b""
+        self._sent_index = index
         return frames.encode(frames.Wanted(index=index, full=False, put=put, drop=drop, elsewhere=others))
 
     def _all(self) -> bytes:
+        self._sent_index = self._index
         put = tuple(self._rows.values())
         return frames.encode(frames.Wanted(index=self._index, full=True, put=put, elsewhere=self._elsewhere))
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from clusterbroker.broker.node.pool_spans import PoolSpans
-from clusterbroker.broker.pools.fleet import Started
 from clusterbroker.broker.pools.group_queue import GroupQueue
+from clusterbroker.broker.pools.known import Started
 from clusterbroker.broker.pools.messages import (
     AskPool,
     ControllerTold,

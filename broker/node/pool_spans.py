@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from clusterbroker.broker.node.spans import Attributes, Context, Spans
 from clusterbroker.broker.pools.controller import key_of
-from clusterbroker.broker.pools.fleet import Started
+from clusterbroker.broker.pools.known import Started
 from clusterbroker.broker.queues.local_queue import LocalQueue
 from clusterbroker.cluster.ids import LogIndex
 from clusterbroker.cluster.wiring.pool_entities import Pool

@@ -15,11 +15,11 @@ fairly. Starved keys are charged as others are.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from .facts import PoolFacts
+from .facts import GroupFacts, GroupState, PoolFacts, Settings
 
 TENANTS_MAX: Final = 10_000
 """Tags kept; those that lie behind the virtual time say nothing and go first."""
@@ -91,14 +91,22 @@ class Parked:
     """Wishes of groups that wait for their first worker, and go on to without any event. These are not measured again
     until then: there may be as many as the pool has keys."""
 
-    def __init__(self, starve_s: float) -> None:
-        self._starve_s = starve_s
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
         self.wishes: dict[str, Wish] = {}
 
     def of_now(self, facts: PoolFacts, now_s: float) -> list[Wish]:
         """As they were, but for those that starve by now."""
-        limit_s = now_s - self._starve_s
+        limit_s = now_s - self._settings.starve_s
         for key, wish in self.wishes.items():
             if wish.since_s < limit_s and not wish.starved and facts.groups[key].busy:
                 self.wishes[key] = replace(wish, starved=True)
         return list(self.wishes.values())
+
+    def park(self, wishes: Iterable[Wish], groups: Iterable[GroupFacts], waiting: Collection[str]) -> None:
+        """At the end of a step. `waiting`: keys that it gave no worker."""
+        firsts = {wish.key: wish for wish in wishes if wish.first and wish.key in waiting}
+        for group in groups:
+            lasting = group.busy or (group.state is GroupState.ACTIVE and not self._settings.scale_to_zero_while_bound)
+            if not group.workers and lasting and (wish := firsts.get(group.key)) is not None:
+                self.wishes[group.key] = wish

@@ -146,6 +146,8 @@ class Explanation:
             return "workers come by themselves: the pool starts none"
         if self._facts.paused:
             return "no start: the pool is paused"
+        if leaving := policy.replacing.in_the_way(group, self._facts):
+            return f"no start until {leaving} of an older version have ended: its template has surge = 0"
         if not policy.failures.may_start(key, now_s):
             return f"no start for {self._left_s(key)} s: {self._failure(key)}"
         if policy.failures.on_trial(key) and coming:

@@ -21,13 +21,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 
 from clusterbroker.broker.pools.explaining import Document, Explanation
 from clusterbroker.broker.pools.facts import Gone, GroupFacts, GroupState, PoolFacts, WorkerFacts, WorkerState
 from clusterbroker.broker.pools.figures import Figures, by_state, of_places
 from clusterbroker.broker.pools.holdings import Holdings, of_seat, seat_of
+from clusterbroker.broker.pools.known import Known, Started
 from clusterbroker.broker.pools.messages import GroupTold, KeyFailed, SpareTold, StartsFail, TemplateTold, WorkerTold
 from clusterbroker.broker.pools.orders import Assign, Fail, Launch, Order, Ordered, Retire, Stop
 from clusterbroker.broker.pools.places import Place, chosen, is_there, rooms, settings_of, there
@@ -42,41 +42,6 @@ LOST_PLACE_S: Final = 30.0
 NO_TEMPLATE: Final = TemplateTold("", "")
 """Of a controller that never saw one: no place starts anything by it."""
 BATCH: Final = 100
-
-
-@dataclass(slots=True)
-class _Known:
-    """What is known of a launch beside the map."""
-
-    ordered_s: float
-    """Of a spare that has its key: when it got that."""
-    key: str
-    whole: bool = True
-    """Its order was seen: an earlier controller's has an unknown time."""
-    spare_s: float | None = None
-    """Since when it has waited for its key."""
-    starting_s: float | None = None
-    ready_s: float | None = None
-    idle_s: float = 0.0
-    leaving_s: float | None = None
-    """Since when the log has it retired or revoked: a slow one takes nothing off `grace_s`."""
-    leaving: WorkerState | None = None
-    held: int = 0
-    memory: int = 0
-    why: str = ""
-
-
-class Started(NamedTuple):
-    """A worker's start is over."""
-
-    key: str
-    """NO_KEY: a spare."""
-    worker_id: str
-    place: str
-    took_s: float
-    """From its order; of a spare that has its key from that."""
-    failed: str = ""
-    """Why it ended before it was ready; empty: it is ready."""
 
 
 class Fleet:
@@ -95,7 +60,7 @@ class Fleet:
         self._facts: dict[str, GroupFacts] = {}
         self._dirty: dict[str, None] = {group.key: None for group in table.groups(pool.pool_id)}
         self._told: dict[str, GroupTold] = {}
-        self._known: dict[str, _Known] = {}
+        self._known: dict[str, Known] = {}
         self._pending: dict[str, dict[str, tuple[str, str]]] = {}
         """Key -> number -> (place, version)."""
         self._assigning: dict[str, str] = {}
@@ -107,6 +72,8 @@ class Fleet:
         self._lost: dict[str, float] = {}
         self._absent: dict[str, float] = {}
         """Workers that consumed and do not any more, and since when."""
+        self._unreported: dict[str, float] = {}
+        """Workers that consume and have not reported (`ready=event`), and until when that is waited for."""
         self._ends: list[Gone] = []
         self._readies: list[tuple[str, str, float]] = []
         """(key, place, what its start took: 0 says nothing)."""
@@ -223,12 +190,15 @@ class Fleet:
             if launch.spare:
                 self._serves(launch, known, group, settled, now_s)
                 continue
-            if self.pool.settings.ready == "consumer":
-                self._ready(launch, known, now_s)
+            if self.pool.settings.ready == "consumer" or not known.whole:
+                self._ready(launch, known, now_s)  # what one of before has told of itself is not told again
+            elif known.ready_s is None:
+                self._unreported.setdefault(worker_id, known.ordered_s + self.pool.settings.start_timeout_s)
             if held or known.held or settled:
                 known.idle_s = now_s
             known.held = held
         for worker_id in () if before is None else before.workers.keys() - group.workers.keys():
+            self._unreported.pop(worker_id, None)
             if worker_id in self._known and self._known[worker_id].key == NO_KEY:
                 self._holdings.left(worker_id, group.key, now_s)
             elif worker_id in self._known:
@@ -238,7 +208,7 @@ class Fleet:
         self._dirty[group.key] = None
         self._wakes = True
 
-    def _serves(self, launch: LaunchEntity, known: _Known, group: GroupTold, settled: bool, now_s: float) -> None:
+    def _serves(self, launch: LaunchEntity, known: Known, group: GroupTold, settled: bool, now_s: float) -> None:
         """A worker of several keys consumes this one's. It has asked for it, whoever was told so."""
         took_s = self._holdings.told(launch.launch_id, group, settled, now_s)
         if known.spare_s is None:
@@ -297,20 +267,20 @@ class Fleet:
                 policy.retry(key)
         self._wakes = True
 
-    def _know(self, launch: LaunchEntity, now_s: float) -> _Known:
+    def _know(self, launch: LaunchEntity, now_s: float) -> Known:
         known = self._known.get(launch.launch_id)
         if known is None:
-            known = self._known[launch.launch_id] = _Known(now_s, launch.key)
+            known = self._known[launch.launch_id] = Known(now_s, launch.key)
         if (launch.retired or launch.revoked) and known.leaving_s is None:
             known.leaving_s = now_s
         return known
 
-    def _ready(self, launch: LaunchEntity, known: _Known, now_s: float) -> None:
+    def _ready(self, launch: LaunchEntity, known: Known, now_s: float) -> None:
         if known.ready_s is None:
             known.ready_s = known.idle_s = now_s
             self._took(launch, known, now_s, was_spare=known.spare_s is not None)
 
-    def _took(self, launch: LaunchEntity, known: _Known, now_s: float, was_spare: bool = False) -> None:
+    def _took(self, launch: LaunchEntity, known: Known, now_s: float, was_spare: bool = False) -> None:
         """It is ready. What a key costs to start a spare does not say, nor does an order of unknown time."""
         took_s = now_s - known.ordered_s if known.whole else 0.0
         if known.whole:
@@ -378,6 +348,7 @@ class Fleet:
         self._wakes = False
         if self.pool.deleting or not self.pool.starts_workers:
             return
+        self._late_reports(now_s)
         template = chosen(self.pool, places, own)
         if template is None:  # nothing is started; what runs ends as ever
             template = self._template or NO_TEMPLATE
@@ -415,6 +386,16 @@ class Fleet:
         self._end_lost(launches, places, now_s)
         self._end_absent(now_s)
         self._end_stray(strays)
+
+    def _late_reports(self, now_s: float) -> None:
+        """A report may be lost, and is made once: a worker that consumes as its start times out counts as ready."""
+        for worker_id, until_s in [*self._unreported.items()]:
+            known, launch = self._known.get(worker_id), self._table.launch(worker_id)
+            if known is None or launch is None or known.ready_s is not None:
+                del self._unreported[worker_id]
+            elif now_s >= until_s:
+                self._ready(launch, known, now_s)
+                self._look_again(launch)
 
     @staticmethod
     def _assumed_of(template: TemplateTold | None) -> tuple[object, ...]:

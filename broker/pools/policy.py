@@ -16,6 +16,7 @@ Of one step, in this order, since each may read what the one before it has done:
     3  surplus is retired: the window's, of draining groups all, old versions one by one
     4  starts by turn, of spares before others; room is made for first workers of keys; then spares are started
     5  over-committed places give back
+    6  old versions whose successors start after them (`replacing`)
 
 Rules: *retire before stop* (a worker that holds a message is stopped `grace_s` after it was retired, at the earliest).
 *The need is counted against launches*, ready or not, so a slow start is not started again. *For SETTLE_S after a
@@ -39,6 +40,7 @@ from .failures import Failures
 from .orders import Assign, Evict, Fail, Launch, Order, Retire, Stop, SuspendPlace
 from .placement import EVICT_IDLE_S, Costs, Placement, Victim
 from .pool_limit import PoolLimit
+from .replacing import OLDER, Replacing
 from .shared_workers import SharedWorkers
 from .spares import Spares
 
@@ -67,13 +69,14 @@ class Policy:
         for key, peak in (learnt or {}).items():
             self.costs.learn_peak(key, peak)
         self.placement = Placement(settings, self.costs)
+        self.replacing = Replacing(settings, self.costs, self.placement)
         self.failures = Failures(settings.start_failures_max)
         self.admission = Admission(settings.weights)
-        self.spares = Spares(self.costs, self.placement, self.failures)
+        self.spares = Spares(self.costs, self.placement, self.failures, self.replacing)
         self.shared: SharedWorkers | None = None
         """In place of spares, where workers serve several keys."""
         if settings.keys_per_worker > 1:
-            self.shared = SharedWorkers(settings, self.costs, self.placement, self.failures)
+            self.shared = SharedWorkers(settings, self.costs, self.placement, self.failures, self.replacing)
         self.facts = PoolFacts({}, {})
         """Of the last step."""
         self.needs: dict[str, int] = {}
@@ -87,7 +90,9 @@ class Policy:
         self._timed_out: set[str] = set()
         """Launches whose failure is counted already."""
         self._rested: dict[str, GroupFacts] = {}
-        self._parked = Parked(settings.starve_s)
+        self._parked = Parked(settings)
+        self._ungranted: set[str] = set()
+        """Keys with wishes, of which this step granted none."""
         self._stepped_s = begun_s
         self._idlers: list[str] | None = None
         self._restless = True
@@ -235,17 +240,21 @@ class Policy:
                     orders.append(Retire(group.key, worker.id, why))
         if self.shared is not None:
             stopped = {order.worker for order in orders if isinstance(order, Stop)}
-            orders += self._share(self.shared, awake, facts, retired, stopped, now_s)
+            left = self.settings.max_workers - len(facts.spares) - facts.strays
+            orders += self._share(self.shared, awake, facts, retired, stopped, left, now_s)
+            orders += self._yields(awake, facts, orders, left, now_s)
             return orders
         self.placement.open(facts, set(self.suspended), retired)
         self.spares.open(facts, {order.worker for order in late if isinstance(order, Stop)})
         limit = PoolLimit(self.settings.max_workers, facts, retired)
+        left = limit.left
         if self.is_settled(now_s):
             orders += self.spares.surplus(limit.but_spares)
         orders += self._starts(awake, facts, retired, limit, now_s)
         if self.is_settled(now_s):
             for place, victim in self.placement.over_committed(facts, self._idle(facts, now_s), now_s):
                 orders += self._evict(victim, place, "", facts)
+        orders += self._yields(awake, facts, orders, left, now_s)
         for group in awake:
             self._rest(group, facts, now_s)
         self._restless |= self.spares.restless(now_s, bool(self.suspended))
@@ -335,29 +344,31 @@ class Policy:
             if not group.busy:
                 yield from ((worker, "its group ends") for worker in active)
             return
-        surge = self.settings.surge if self._old(active, facts) else 0
+        surge = self.settings.surge if self.replacing.old(active, facts) else 0
         count = demand.surplus(group, len(active) - surge, now_s, self.settings)
         if group.state is GroupState.UNBOUND and not self.settings.scale_to_zero_while_bound:
             count = min(count, len(active) - 1)  # a request may still come back to it
         if count > 0:
             demand.down_s = now_s
             yield from ((worker, "surplus") for worker in active[:count])
-        elif (old := self._outdated(active, facts)) and len(active) > self._kept(group, now_s):
-            yield old[0], "an older version"
+        elif surge and (old := self.replacing.due(active, facts)):
+            least = max(self.settings.min, 1 if group.state is GroupState.UNBOUND else 0)
+            if len(active) > max(demand.largest(now_s), least):
+                yield old[0], OLDER
 
-    def _kept(self, group: GroupFacts, now_s: float) -> int:
-        """So many stay when one of an older version goes."""
-        least = max(self.settings.min, 1 if group.state is GroupState.UNBOUND else 0)
-        return max(self._demands[group.key].largest(now_s), least) - (not self.settings.surge)
-
-    def _old(self, active: list[WorkerFacts], facts: PoolFacts) -> list[WorkerFacts]:
-        """Workers of an older version that are to be replaced."""
-        replaced = facts.version if self.settings.rolling else ""
-        return [worker for worker in active if replaced and worker.version != replaced]
-
-    def _outdated(self, active: list[WorkerFacts], facts: PoolFacts) -> list[WorkerFacts]:
-        """Those that one may be replaced of: nothing is starting, so the new ones are ready."""
-        return [] if any(worker.state in COMING for worker in active) else self._old(active, facts)
+    def _yields(
+        self, awake: list[GroupFacts], facts: PoolFacts, orders: list[Order], left: int, now_s: float
+    ) -> list[Order]:
+        """`left`: so many more the pool might have had as the step began."""
+        if self.settings.surge or facts.paused or left < 0 or not self.is_settled(now_s):
+            return []
+        gone = {order.worker for order in orders if isinstance(order, (Retire, Stop))}
+        return [
+            *self.replacing.yields(
+                awake, facts, gone, self._ungranted, self.needs, lambda key: self._demands[key].largest(now_s),
+                lambda key: self.failures.may_start(key, now_s),
+            )
+        ]  # fmt: skip
 
     # ---- up ----
 
@@ -366,11 +377,12 @@ class Policy:
         key, demand = group.key, self._demands[group.key]
         active = [worker for worker in group.active if worker.id not in retired]
         have, target = self._counted(active), self.needs[key]
-        if have >= target and (old := self._outdated(active, facts)) and len(active) == len(group.active):
+        if have >= target and (old := self.replacing.due(active, facts)) and len(active) == len(group.active):
             most = min(self.settings.max, demand.largest(now_s)) + self.settings.surge
             target = max(have, min(most, have + len(old)))
         elif group.state is GroupState.DRAINING:
             target = 0
+        target -= self.replacing.in_the_way(group, facts)
         if have >= target or not self.failures.may_start(key, now_s):
             self._waiting.pop(key, None)
             return
@@ -404,6 +416,7 @@ class Policy:
             return
         wishes = [wish for group in awake for wish in self._wishes(group, facts, retired, now_s)]
         wishes += self._parked.of_now(facts, now_s)
+        self._ungranted = {wish.key for wish in wishes}
         if not wishes:
             yield from self.spares.starts(facts, limit.left, now_s)
             return
@@ -473,23 +486,23 @@ class Policy:
                     self.effort += LOOK_EFFORT
                     for victim in found[1]:
                         yield from self._evict(victim, found[0], wish.key, facts)
-        self._park(wishes, awake)
+        self._parked.park(wishes, awake, self._waiting)
         if granted == len(wishes):
             yield from self.spares.starts(facts, limit.left, now_s)
 
     def _share(
         self, shared: SharedWorkers, awake: list[GroupFacts], facts: PoolFacts, retired: set[str], stopped: set[str],
-        now_s: float,
+        left: int, now_s: float,
     ) -> Iterator[Order]:  # fmt: skip
         """`_starts` and what follows it, where workers serve several keys: their groups take no room at places."""
         settled = self.is_settled(now_s)
         self.placement.open(replace(facts, groups={}), set(self.suspended), set())
         shared.open(facts, stopped, retired)
-        left = self.settings.max_workers - len(facts.spares) - facts.strays
         wishes: list[Wish] = []
         if not facts.paused:
             wishes = [wish for group in awake for wish in self._wishes(group, facts, retired, now_s)]
             wishes += self._parked.of_now(facts, now_s)
+        self._ungranted = {wish.key for wish in wishes}
         self._restless |= bool(wishes)
         waiting, granted = {wish.key for wish in wishes if wish.first}, 0
         for wish in self.admission.order(wishes):
@@ -504,7 +517,7 @@ class Policy:
                 self._gives_way(facts.groups[order.key], {order.worker})
             if order is not None:
                 yield order
-        self._park(wishes, awake)
+        self._parked.park(wishes, awake, self._waiting)
         for retire in shared.isolate() if settled else ():
             self._gives_way(facts.groups[retire.key], {retire.worker})
             yield retire
@@ -530,18 +543,12 @@ class Policy:
     def _grant(self, wish: Wish, waiting: set[str], now_s: float) -> None:
         self.admission.admitted(wish)
         self._waiting.pop(wish.key, None)
+        self._ungranted.discard(wish.key)
         waiting.discard(wish.key)
         if wish.key in self._parked.wishes:
             self._unpark(wish.key)
         if not wish.extra and self.shared is None:
             self._demands[wish.key].started(wish.workers, now_s)
-
-    def _park(self, wishes: list[Wish], awake: list[GroupFacts]) -> None:
-        firsts = {wish.key: wish for wish in wishes if wish.first and wish.key in self._waiting}
-        for group in awake:
-            lasting = group.busy or (group.state is GroupState.ACTIVE and not self.settings.scale_to_zero_while_bound)
-            if not group.workers and lasting and (wish := firsts.get(group.key)) is not None:
-                self._parked.wishes[group.key] = wish
 
     # ---- room ----
 
@@ -582,7 +589,7 @@ class Policy:
             and demand.settles(need, now_s)
             and all(worker.state is WorkerState.READY for worker in group.workers)
             and (active == kept or facts.paused)
-            and not self._outdated(list(group.active), facts)
+            and not self.replacing.due(group.active, facts)
         )
         if at_rest:
             self._rested[group.key] = group

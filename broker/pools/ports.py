@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
-from clusterbroker.broker.pools.fleet import Started
+from clusterbroker.broker.pools.known import Started
 from clusterbroker.broker.pools.messages import GroupTold, StartsFail, WorkerTold
 from clusterbroker.broker.pools.places import Place
 from clusterbroker.broker.pools.times import PoolTimes

@@ -30,13 +30,17 @@ from .failures import Failures
 from .keyless import Keyless
 from .orders import Assign, Launch, Order, Retire
 from .placement import EVICT_IDLE_S, Costs, Placement
+from .replacing import OLDER, Replacing
 
 
 class SharedWorkers(Keyless):
     """Of one policy. Each step: `open`, then `answer` for each wish, then `rest`."""
 
-    def __init__(self, settings: Settings, costs: Costs, placement: Placement, failures: Failures) -> None:
+    def __init__(
+        self, settings: Settings, costs: Costs, placement: Placement, failures: Failures, replacing: Replacing
+    ) -> None:
         self._settings = settings
+        self._replacing = replacing
         super().__init__(costs, placement, failures)
         self._hosts: list[WorkerFacts] = []
         """That are not on their way out: ready ones first."""
@@ -215,7 +219,7 @@ class SharedWorkers(Keyless):
             return None
         old = [one for one in self._hosts if not one.pending and self._is_old(one)]
         if old:
-            host, why = min(old, key=lambda one: (self._count(one.id), one.id)), "an older version, and a key waits"
+            host, why = min(old, key=lambda one: (self._count(one.id), one.id)), f"{OLDER}, and a key waits"
         else:
             memory, books = self._costs.memory(NO_KEY), self._placement.books.values()
             found = [one for one in self._hosts if not (one.pending or self._count(one.id) or self._takes_keys(one))]
@@ -226,7 +230,7 @@ class SharedWorkers(Keyless):
         return self._retire(host, why)
 
     def _is_old(self, host: WorkerFacts) -> bool:
-        return bool(self._facts.version) and host.version != self._facts.version
+        return self._replacing.is_old(host, self._facts)
 
     def _may_leave(self, group: GroupFacts) -> bool:
         return not group.pinned and len(group.active) > self._settings.min
@@ -272,7 +276,7 @@ class SharedWorkers(Keyless):
         for host in free:
             book = self._placement.books.get(host.place)
             if self._is_old(host):
-                yield self._retire(host, "an older version")
+                yield self._retire(host, OLDER)
             elif book is not None and book.short:
                 yield self._retire(host, "the place is short of memory")
             else:

@@ -24,13 +24,15 @@ from .failures import Failures
 from .keyless import Keyless
 from .orders import Launch, Order, Retire
 from .placement import Costs, Placement
+from .replacing import OLDER, Replacing
 
 
 class Spares(Keyless):
     """Of one policy. Each step: `open`, `surplus`, then `take` or `make_room` for each wish, then `starts`."""
 
-    def __init__(self, costs: Costs, placement: Placement, failures: Failures) -> None:
+    def __init__(self, costs: Costs, placement: Placement, failures: Failures, replacing: Replacing) -> None:
         super().__init__(costs, placement, failures)
+        self._replacing = replacing
         self._free: dict[str, WorkerFacts] = {}
         """Those that may get a key: the first to be ready first."""
         self._going = 0
@@ -56,8 +58,8 @@ class Spares(Keyless):
         ready the newest."""
         before, facts = len(self._free), self._facts
         for worker in list(self._free.values()):
-            if facts.version and worker.version != facts.version:
-                yield self._retire(worker, "an older version")
+            if self._replacing.is_old(worker, facts):
+                yield self._retire(worker, OLDER)
             elif (book := self._placement.books.get(worker.place)) is not None and book.short:
                 yield self._retire(worker, "the place is short of memory")
         for worker in list(self._free.values())[max(0, min(facts.spares_wanted, most)) :]:

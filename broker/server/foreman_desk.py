@@ -116,7 +116,8 @@ class ForemanDesk:
         if self._timer is None or not self._caught_up:
             return
         self._wants_s = self._shell.loop.time() + WANTS_S
-        elsewhere = self._elsewhere() if self._foreman.link.shared else None
+        alone = self._shell.node.role is None  # it has a label of its directory, which a copy of that has as well
+        elsewhere = self._elsewhere() if self._foreman.link.shared and not alone else None
         self._foreman.wants(self._rows(), self._shell.node.map.applied, elsewhere)
 
     def _elsewhere(self) -> dict[str, bool]:

@@ -15,6 +15,7 @@ from clusterbroker.broker.pools.facts import GroupFacts, WorkerState
 from clusterbroker.broker.pools.failures import Failures
 from clusterbroker.broker.pools.placement import Costs, Placement
 from clusterbroker.broker.pools.policy import Policy
+from clusterbroker.broker.pools.replacing import Replacing
 
 Bug = Callable[[pytest.MonkeyPatch], None]
 
@@ -105,7 +106,7 @@ def trials_are_not_counted(patch: pytest.MonkeyPatch) -> None:
 
 def old_ones_leave_before_new_ones_are_ready(patch: pytest.MonkeyPatch) -> None:
     """A worker that starts counts as one that serves."""
-    patch.setattr(Policy, "_outdated", Policy._old)
+    patch.setattr(Replacing, "due", Replacing.old)
 
 
 def all_of_a_version_at_once(patch: pytest.MonkeyPatch) -> None:
@@ -127,6 +128,16 @@ def nobody_leaves_for_the_pools_limit(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Placement, "slot", lambda *_arguments: ("", []))
 
 
+def successors_beside_those_that_leave(patch: pytest.MonkeyPatch) -> None:
+    """With `surge` = 0, what is on its way out counts as gone."""
+    patch.setattr(Replacing, "in_the_way", lambda _self, _group, _facts: 0)
+
+
+def old_ones_leave_without_room(patch: pytest.MonkeyPatch) -> None:
+    """With `surge` = 0, whether a successor may start is not asked."""
+    patch.setattr(Replacing, "_has_room", lambda _self, _key, _ends, elsewhere: True)
+
+
 FOUND_IN: Final[dict[Bug, tuple[str, str]]] = {
     need_counted_from_running: ("ramp", "I3"),
     back_off_reset_by_start: ("poison", "back"),
@@ -141,5 +152,7 @@ FOUND_IN: Final[dict[Bug, tuple[str, str]]] = {
     old_ones_leave_before_new_ones_are_ready: ("rolling", "59"),
     all_of_a_version_at_once: ("rolling", "I3"),
     nobody_leaves_for_the_pools_limit: ("one_hot_key", "I8"),
+    successors_beside_those_that_leave: ("rolling", "59"),
+    old_ones_leave_without_room: ("rolling", "59"),
 }
 """Scenario, and the rule that is broken (`checkers`). The first seven are of the design page."""

@@ -14,7 +14,8 @@ No checker asks the policy what it counted: launches, claims, windows and shares
     idle a group that holds or has messages is neither unbound nor drained nor dropped
     down a surplus leaves at least the largest need of the last minute
     59   a worker of an older version is retired alone, when nothing of its key starts and those that stay are as many
-         as were needed lately (with `surge` 0: one less)
+         as were needed lately (with `surge` 0: one less, where a successor has room; and it starts when the old one
+         has ended)
     fair tenants that wait all the time differ by at most a largest cost of each
 """
 
@@ -24,7 +25,7 @@ import math
 from collections import defaultdict, deque
 from typing import TYPE_CHECKING, Final
 
-from clusterbroker.broker.pools.facts import COMING, Gone, GroupState, PoolFacts, WorkerState
+from clusterbroker.broker.pools.facts import COMING, Gone, GroupState, PlaceFacts, PoolFacts, WorkerState
 from clusterbroker.broker.pools.orders import Evict, Launch, Order, Retire, Stop, SuspendPlace
 
 if TYPE_CHECKING:
@@ -136,6 +137,14 @@ class Checkers:
         ready = sum(each.state is WorkerState.READY for each in stay)
         least = max(settings.min, max(need for _, need in self._needs[order.key])) - (not settings.surge)
         require(ready == len(stay) >= least, f"{what} is replaced beside {ready} of {len(stay)}, {least} were needed")
+        if not settings.surge:
+            places = [place for place in facts.places.values() if not (place.suspended or place.alarm)]
+            own = next(each.place for each in group.workers if each.id == order.worker)
+            need = self._claim(order.key)
+            holds = any(
+                place.memory - self._claimed(facts, place) + need * (place.name == own) >= need for place in places
+            )
+            require(holds, f"{what} is replaced, and no place has room for its successor")
 
     def _stop(self, facts: PoolFacts, order: Stop) -> None:
         worker = next(each for each in facts.groups[order.key].workers if each.id == order.worker)
@@ -154,8 +163,10 @@ class Checkers:
         claims = dict.fromkeys(facts.places, 0.0)
         active: dict[str, int] = {}
         old: set[str] = set()
+        leaving: dict[str, int] = {}
         for key, group in facts.groups.items():
             active[key] = len(group.active)
+            leaving[key] = sum(each.version != facts.version and not each.active for each in group.workers)
             if any(each.version != facts.version for each in group.active):
                 old.add(key)
             for worker in group.workers:
@@ -176,6 +187,9 @@ class Checkers:
             require(
                 active[key] < most, f"I3: {active[key]} launches of {key!r} stand for a need of {need}, and one more"
             )
+            if settings.rolling and not settings.surge:
+                alive = active[key] + leaving[key]
+                require(alive < most, f"59: {key!r} has {alive} workers that run, and its template no surge")
             claims[order.place] += self._claim(key)
             require(
                 claims[order.place] <= place.memory,
@@ -195,6 +209,14 @@ class Checkers:
         peak = self._peaks.get(key, 0.0)
         largest = max(place.memory for place in self._world.places.values())
         return min(math.ceil(peak * 1.15), largest) if peak else self._world.settings.memory
+
+    def _claimed(self, facts: PoolFacts, place: PlaceFacts) -> float:
+        return sum(
+            self._claim(key)
+            for key, group in facts.groups.items()
+            for each in group.workers
+            if each.place == place.name
+        )
 
     def _restarts(self, key: str, active: int) -> None:
         starts = self._starts[key]

@@ -8,6 +8,7 @@ import pytest
 
 from clusterbroker.broker.management import metrics, pool_places, pools
 from clusterbroker.broker.management.errors import Refused
+from clusterbroker.broker.pools.places import MEMORY
 from clusterbroker.broker.stats import rows
 from clusterbroker.broker.stats.pools import UNKNOWN_BYTES, PlaceRow, PoolPlaceRow, PoolRow, TemplateRow
 from clusterbroker.cluster.ids import Incarnation, NodeId
@@ -103,6 +104,27 @@ def test_why_nothing_is_started(told: dict[str, Any], machine: dict[str, Any], s
     assert world.state() == (state, why)
     assert world.documents()["n2"]["suspended_for_s"] == (6 if state == "suspended" else 0)
     assert world.state("n3") == ("ready", "")
+
+
+def test_what_is_promised_off_the_machine_is_none_of_its_memory() -> None:
+    world = World()
+    pods = TemplateRow("v1", "kubernetes", 4, 100 * MIB)
+    for name in ("n2", NODE):
+        world.machines[name] = PlaceRow({"core": pods}, 200 * MIB, alarm=True)
+        world.told[name] = PoolPlaceRow(UNKNOWN_BYTES, 300 * MIB, 3)
+    assert world.state() == ("ready", "")
+    assert world.documents()["n2"]["alarm"] is False
+    found = parsed(metrics.aggregated(world.place.replica, NOW_MS))
+    assert value(found, "clusterbroker_pool_place_memory_bytes", kind="promised") == 0
+
+
+def test_a_template_that_promises_nothing_promises_what_the_scaling_assumes() -> None:
+    world = World()
+    world.machines["n2"] = PlaceRow({"core": TemplateRow("v1", "subprocess")}, 2000 * MIB)
+    world.told["n2"] = PoolPlaceRow(1000 * MIB, 1000 * MIB - MEMORY)
+    assert world.state() == ("ready", "")
+    world.told["n2"] = PoolPlaceRow(1000 * MIB, 1000 * MIB - MEMORY + 1)
+    assert world.state() == ("full", "its memory is promised")
 
 
 def test_services_versions_and_nodes_that_are_missing() -> None:

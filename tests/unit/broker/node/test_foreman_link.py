@@ -12,6 +12,7 @@ from clusterbroker.broker.foreman import frames
 from clusterbroker.broker.foreman.drivers.port import Place
 from clusterbroker.broker.foreman.foreman import Foreman
 from clusterbroker.broker.foreman.frames import LaunchRow
+from clusterbroker.broker.foreman.reconcile import Seen, State, View
 from clusterbroker.broker.foreman.spec import WorkerSpec
 from clusterbroker.broker.node.foreman_link import ForemanLink
 
@@ -55,3 +56,22 @@ def test_a_foreman_knows_what_its_node_knows(steps: list[Any]) -> None:
         if link.attached_now and known is not None:
             assert {one: wanted.state.value for one, wanted in foreman.launches.items()} == known[0]
             assert foreman._elsewhere == known[1]
+
+
+def test_a_launch_elsewhere_that_came_and_went_between_two_looks_is_over() -> None:
+    link, foreman, read = ForemanLink(), begun(), frames.Frames(frames.ToForeman)
+
+    def wants(index: int, elsewhere: dict[str, bool] | None) -> int:
+        heard = [*read.feed(link.wants([], index, elsewhere))]
+        for frame in heard:
+            foreman.hear(frame)
+        return len(heard)
+
+    for frame in read.feed(link.attached()):
+        foreman.hear(frame)
+    wants(490, {})
+    seen = Seen("w500-0", State.RUNNING, "c", "b")
+    assert wants(520, {}) == 1
+    assert View({}, True, None, foreman._elsewhere, foreman._index).is_over_elsewhere(seen)
+    assert wants(520, {}) == 0, "nothing is new"
+    assert [wants(530, None), wants(540, None)] == [1, 0], "of its own launches alone the index says nothing"

@@ -102,6 +102,42 @@ def test_a_controller_that_takes_over_starts_none_twice() -> None:
         assert world.step(1.0) == []
 
 
+def test_a_worker_of_before_that_consumes_is_ready_though_it_does_not_tell_so_again() -> None:
+    world = World("a", ready="event", start_timeout_s=120)
+    world.require("42")
+    world.step()
+    (launch,) = world.launches
+    own = {launch.launch_id.replace("-", "_"): 1}
+    world.tell("42", **own)
+    world.step()
+    assert world.fleet.figures(world.now_s).workers["busy"] == 0, "of a start of its own it waits for the word"
+    world.fleet.worker_told(WorkerTold(world.pool.pool_id, launch.launch_id, ready=True), world.now_s)
+    world.step()
+    assert world.fleet.figures(world.now_s).workers["busy"] == 1
+    world.fleet = world.begun()
+    world.fleet.worker_told(WorkerTold(world.pool.pool_id, launch.launch_id, running=True), world.now_s)
+    world.tell("42", **own)
+    assert [order for _ in range(130) for order in world.step(1.0)] == []
+    assert world.fleet.figures(world.now_s).workers["busy"] == 1
+
+
+def test_a_worker_that_consumes_is_ready_when_its_report_is_late() -> None:
+    world = World("a", ready="event", start_timeout_s=120, max_workers=2)
+    for key in ("42", "43"):
+        world.require(key)
+        world.step()
+    one, other = world.launches
+    for launch in world.launches:
+        world.tell(launch.key, **{launch.launch_id.replace("-", "_"): 1})
+    world.tell(other.key)  # it consumes no more
+    orders = [order for _ in range(118) for order in world.step(1.0)]
+    assert (orders, world.fleet.figures(world.now_s).workers["busy"]) == ([], 0)
+    world.step(3.0)
+    assert world.fleet.figures(world.now_s).workers["busy"] == 1
+    assert [launch.launch_id for launch in world.launches if launch.revoked] == [other.launch_id]
+    assert not any(launch.revoked for launch in world.launches if launch.launch_id == one.launch_id)
+
+
 def test_a_worker_of_before_that_ended_with_its_node_is_no_failed_start() -> None:
     world = World("a", start_failures_max=1)
     world.require("42")

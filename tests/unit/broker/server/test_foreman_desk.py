@@ -54,6 +54,17 @@ class Desk:
         return self.world.command(c.LaunchWorkers(workers=(("42", place, "v1"),), **known)).result[0]
 
 
+class Member:
+    """The node as a member of a cluster, as far as the desk asks."""
+
+    def __init__(self, node: Any) -> None:
+        self._node = node
+        self.role = SimpleNamespace(leased=True, registered=True)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._node, name)
+
+
 def test_a_launch_of_another_place_is_not_reported() -> None:
     desk = Desk()
     other = desk.launched("elsewhere")
@@ -100,6 +111,9 @@ def test_launches_of_other_places_are_told_to_a_foreman_of_a_shared_one() -> Non
     assert set(desk.wants) == {None}, "nobody has asked"
     hello = Hello(version=VERSION, templates={}, shared=True)
     desk.link.shared = hello.shared
+    desk.desk.heard(hello)
+    assert desk.wants[-1] is None, "a node alone ends nothing that bears a label which a copy of it bears as well"
+    desk.desk._shell.node = Member(desk.node)  # type: ignore[assignment]
     desk.desk.heard(hello)
     assert desk.wants[-1] == {other.launch_id: False}
     pool = desk.node.map.pools.get(other.pool_id)
