@@ -96,13 +96,13 @@ def test_a_key_is_a_deployment_whose_replicas_are_not_the_brokers(world: World, 
         (held / "go").touch()
         assert told(call.result(60))["key"] == "42"
 
-        said = nodes.api("PATCH", "pools/%2F/core", {"max": 9})
+        said = nodes.api("POST", "pools/%2F/core/set", {"max": 9})
         assert said.is_success, said.text
         eventually("the HPA has the new bound", lambda: world.most() == [9])
-        said = nodes.api("PATCH", "pools/%2F/core", {"scaling": "own"})
+        said = nodes.api("POST", "pools/%2F/core/set", {"scaling": "own"})
         assert "runs workers in another way" in said.text, "its workers are Deployments"
 
-        said = nodes.api("POST", "pools/%2F/core/groups/42/stop")
+        said = nodes.api("POST", "pools/%2F/core/groups/42/stop", {})
         assert said.is_success, said.text
         eventually("nothing is left of it", lambda: not (world.rows(DEPLOYMENTS) or world.pods() or world.rows(HPAS)))
         assert told(pool.call("42", timeout_s=90))["worker"] != worker["id"], "the next request starts another one"

@@ -29,14 +29,16 @@ class Deployer:
         self._made = 0
 
     def turn(self) -> None:
-        deployments = self._api.ask("GET", "/apis/apps/v1/deployments")["items"]
+        owned = {kind: (self._api.ask("GET", f"/{kind}") or {"items": ()})["items"] for kind in OWNED}
         pods = self._api.ask("GET", "/api/v1/pods")["items"]
+        deployments = self._api.ask("GET", "/apis/apps/v1/deployments")[
+            "items"
+        ]  # last: owners are older than what they own
         for one in deployments:
             self._scale(one, [pod for pod in pods if one["metadata"]["uid"] in _owners(pod)])
         there = {one["metadata"]["uid"] for one in deployments}
-        self._collect(there, "api/v1/pods", pods)
-        for kind in OWNED:
-            self._collect(there, kind, (self._api.ask("GET", f"/{kind}") or {"items": ()})["items"])
+        for kind, found in {"api/v1/pods": pods, **owned}.items():
+            self._collect(there, kind, found)
 
     def _scale(self, one: Any, pods: list[Any]) -> None:
         where = f"/api/v1/namespaces/{one['metadata']['namespace']}/pods"
