@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from foreman_support import spec
 
-from clusterbroker.broker.foreman.spec import BadSpec, check, secrets, told
+from clusterbroker.broker.foreman.spec import BadSpec, Scale, check, secrets, told
 from clusterbroker.broker.foreman.templates import BadTemplate, Template, fits, read_templates, template, templates
 
 RUN = {"driver": "subprocess", "command": ["/bin/worker", "{key}", "--mode={key}"]}
@@ -178,3 +178,21 @@ def test_a_template_that_is_wrong_ends_the_start(tmp_path: Path) -> None:
 def test_what_declares_a_pool_makes_no_other_version() -> None:
     versions = {template("core", {**RUN, "declare": said}).version for said in (False, True, {"max": 4})}
     assert versions == {template("core", RUN).version}
+
+
+def test_settings_of_later_releases_make_no_other_version() -> None:
+    """Of a template without them: else an upgrade would replace all workers, and members of both would disagree."""
+    plain = template("core", {"driver": "kubernetes", "image": "core", "kubeconfig": "/k", "namespace": "n"})
+    assert plain.version == "23e195e59e54a2d9", "as the release before had it"
+    for name in ("hpa_metric", "keda_authentication"):
+        assert msgspec.structs.replace(plain, **{name: "x"}).version != plain.version
+
+
+def test_a_launch_that_something_else_scales_fits_one_driver() -> None:
+    known = {"core": template("core", RUN), "pods": template("pods", {"driver": "kubernetes", "image": "core"})}
+    scale = Scale(by="keda")
+    assert fits(spec(template="pods", version=known["pods"].version, scale=scale), known, "a.toml") == ""
+    assert fits(spec(template="core", version=known["core"].version), known, "a.toml") == ""
+    assert fits(spec(template="core", version=known["core"].version, scale=scale), known, "a.toml") == (
+        "the pool has scaling = keda, and [pools.core] in a.toml the driver subprocess: that is for kubernetes"
+    )
