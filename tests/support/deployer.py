@@ -3,8 +3,8 @@
     python -m tests.support.deployer http://127.0.0.1:PORT TOKEN
 
 What it has of them: Pods of a Deployment's template with names of their own, a new one for each that has ended, fewer
-by `pod-deletion-cost`, the status (replicas, readyReplicas, observedGeneration), and the end of what a Deployment that
-is gone has owned. There is no ReplicaSet, no rollout, no back-off, and no HPA: nothing but a test changes `replicas`.
+by `pod-deletion-cost`, the status (replicas, readyReplicas, observedGeneration), and the end of what a Deployment or
+a Pod that is gone has owned. There is no ReplicaSet, no rollout, no back-off, and no HPA: nothing but a test changes `replicas`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Deployer:
         ]  # last: owners are older than what they own
         for one in deployments:
             self._scale(one, [pod for pod in pods if one["metadata"]["uid"] in _owners(pod)])
-        there = {one["metadata"]["uid"] for one in deployments}
+        there = {one["metadata"]["uid"] for one in (*deployments, *pods)}
         for kind, found in {"api/v1/pods": pods, **owned}.items():
             self._collect(there, kind, found)
 
@@ -71,7 +71,7 @@ class Deployer:
             self._api.ask("PATCH", path, {"status": status}, "application/merge-patch+json")
 
     def _collect(self, there: set[str], kind: str, found: Any) -> None:
-        """What a Deployment has owned goes after it."""
+        """What somebody has owned goes after its owner."""
         root, _, plural = kind.rpartition("/")
         for one in found:
             if _owners(one) - there:
@@ -80,8 +80,7 @@ class Deployer:
 
 
 def _owners(one: Any) -> set[str]:
-    owners = one["metadata"].get("ownerReferences", ())
-    return {owner["uid"] for owner in owners if owner["kind"] == "Deployment"}
+    return {owner["uid"] for owner in one["metadata"].get("ownerReferences", ())}
 
 
 def _cost(pod: Any) -> int:
