@@ -3,8 +3,9 @@
     python -m tests.support.deployer http://127.0.0.1:PORT TOKEN
 
 What it has of them: Pods of a Deployment's template with names of their own, a new one for each that has ended, fewer
-by `pod-deletion-cost`, the status (replicas, readyReplicas, observedGeneration), and the end of what a Deployment or
-a Pod that is gone has owned. There is no ReplicaSet, no rollout, no back-off, and no HPA: nothing but a test changes `replicas`.
+by `pod-deletion-cost`, the status (replicas, readyReplicas, observedGeneration), and the end of what a Deployment or a
+Pod that is gone has owned. There is no ReplicaSet, no rollout, no back-off, and no HPA: nothing but a test changes
+`replicas`.
 """
 
 from __future__ import annotations
