@@ -30,6 +30,8 @@ class Environment:
     urls: tuple[str, ...]
     prefetch: int
     grace_s: float
+    replica: str = ""
+    """Of several workers with one id; empty: there are none."""
 
     @classmethod
     def read(cls, variables: Mapping[str, str]) -> Environment:
@@ -51,6 +53,7 @@ class Environment:
             urls=addresses(url),
             prefetch=int(_number(variables, "WORKER_PREFETCH", 1, least=1)),
             grace_s=_number(variables, "WORKER_GRACE_S", 30, least=0),
+            replica=variables.get("WORKER_REPLICA", ""),
         )
 
     def assigned(self, key: str, requests_queue: str) -> Environment:

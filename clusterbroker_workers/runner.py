@@ -80,9 +80,11 @@ class Runner:
     def __init__(self, worker: Worker, environment: Environment) -> None:
         self._worker = worker
         self._environment = environment
-        self._dialler = Dialler(
-            environment.urls, {"connection_name": f"worker {environment.id}", "worker-id": environment.id}
-        )
+        name = environment.replica or environment.id
+        told = {"connection_name": f"worker {name}", "worker-id": environment.id}
+        if environment.replica:
+            told["worker-replica"] = environment.replica
+        self._dialler = Dialler(environment.urls, told)
         self._threads = ThreadPoolExecutor(environment.prefetch, thread_name_prefix="handler")
         self._stop = asyncio.Event()
         self._loaded = False

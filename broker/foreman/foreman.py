@@ -16,10 +16,11 @@ from typing import Any, Final
 
 from clusterbroker.broker.foreman import endpoints, frames
 from clusterbroker.broker.foreman.drivers import choice
-from clusterbroker.broker.foreman.drivers.port import Driver, DriverError, Place, bounded
+from clusterbroker.broker.foreman.drivers.port import Driver, DriverError, Marks, Place, bounded
 from clusterbroker.broker.foreman.reconcile import (
     TELL_AGAIN_MS,
     Action,
+    Adjust,
     Books,
     Gone,
     Kill,
@@ -34,7 +35,7 @@ from clusterbroker.broker.foreman.reconcile import (
     View,
     Wanted,
 )
-from clusterbroker.broker.foreman.spec import BadSpec
+from clusterbroker.broker.foreman.spec import BadSpec, WorkerSpec
 from clusterbroker.broker.foreman.templates import KEY, Template, fits
 
 AGAIN_S: Final = (1.0, 2.0, 4.0, 8.0, 15.0)
@@ -133,7 +134,7 @@ class Foreman:
     # -- what the node tells ------------------------------------------------------------------------------------------
 
     def hear(self, frame: Any) -> None:
-        """Wanted or Lease. Raises ValueError for a launch that cannot be."""
+        """Wanted, Lease or Busy. Raises ValueError for a launch that cannot be."""
         if isinstance(frame, frames.Lease):
             self._heard_ms, self._silent_since_ms = now_ms(), None
             if frame.held:
@@ -141,6 +142,10 @@ class Foreman:
             elif self._unleased_since_ms is None:
                 self._unleased_since_ms = now_ms()
             self._fresh = frame.held and frame.caught_up
+        elif isinstance(frame, frames.Busy):
+            for hand in self._hands.values():
+                hand.busy = frame.replicas  # told with the next round: these go on while anything runs
+            return
         else:
             assert isinstance(frame, frames.Wanted), "a node tells nothing else"
             self._index = frame.index
@@ -165,7 +170,7 @@ class Foreman:
             template = self._templates.get(wanted.spec.template)
             if hand.has(worker_id) or (
                 template is not None
-                and template.version == wanted.spec.version
+                and not fits(wanted.spec, self._templates, self._file)
                 and self._hands[choice.endpoint(template)] is hand
                 and not any(other.has(worker_id) for other in self._hands.values())
             ):
@@ -284,6 +289,8 @@ class _Hand:
         self.seen: dict[str, Seen] = {}
         self.known = False
         """A list was read."""
+        self.busy: Mapping[str, bool] = {}
+        """Replicas, and whether each holds a request."""
         self.why = ""
         self.memory_bytes = 0
         self._foreman = foreman
@@ -327,6 +334,7 @@ class _Hand:
         failed = False
         for action in self.books.decide(self._foreman.view(self), Listed(asked_ms, rows), at_ms):
             failed |= not await self._act(driver, action)
+        await self._mark(driver)
         self._foreman.settled()
         waits = [LOOK_S] if any(one.state is not State.EXITED for one in self.seen.values()) else []
         if self.books.next_ms is not None:
@@ -334,6 +342,15 @@ class _Hand:
         if failed:
             waits.append(AGAIN_S[0])
         return min(waits, default=None)
+
+    async def _mark(self, driver: Driver) -> None:
+        """Tried again with the next round, which is there while anything runs."""
+        if not self.busy or not isinstance(driver, Marks):
+            return
+        try:
+            await bounded(driver.name, "mark", driver.mark(self.busy))
+        except DriverError as error:
+            self._foreman.emit("warning", "foreman.action_failed", driver=driver.name, why=str(error))
 
     async def _there(self) -> Driver:
         """Raises DriverError."""
@@ -383,6 +400,8 @@ class _Hand:
                     task = asyncio.create_task(self._start(driver, action))
                     self._starts.add(task)
                     task.add_done_callback(self._starts.discard)
+                case Adjust(spec):
+                    await self._adjust(driver, spec)
                 case Gone():
                     self._foreman.gone(action)
                 case Stop(worker_id, grace_s):
@@ -396,6 +415,13 @@ class _Hand:
             self._foreman.emit("warning", "foreman.action_failed", driver=driver.name, why=str(error))
             return False
         return True
+
+    async def _adjust(self, driver: Driver, spec: WorkerSpec) -> None:
+        """Raises DriverError. By the template that it was ordered with, or not at all."""
+        template = self._foreman.template(spec.template)
+        if template is not None and template.version == spec.version:
+            await bounded(driver.name, f"adjust {spec.worker_id}", driver.start(spec, template))
+            self._foreman.emit("info", "worker.adjusted", worker=spec.worker_id, pool=spec.pool)
 
     async def _start(self, driver: Driver, action: Start) -> None:
         spec = action.spec

@@ -58,6 +58,13 @@ class Lease(Frame, frozen=True, kw_only=True, tag="lease"):
     """The map has all that was in the wiring log when the foreman began."""
 
 
+class Busy(Frame, frozen=True, kw_only=True, tag="busy"):
+    """Replicas of launches that stand for several workers, as far as they are connected to this node."""
+
+    replicas: dict[str, bool]
+    """Name -> whether it holds a request."""
+
+
 class TemplateRow(msgspec.Struct, frozen=True, kw_only=True):
     """A template of this place: nothing of what it executes."""
 
@@ -110,7 +117,7 @@ class GoneRow(Frame, frozen=True, kw_only=True, tag="gone"):
     why: str = ""
 
 
-ToForeman = Wanted | Lease
+ToForeman = Wanted | Lease | Busy
 ToNode = Hello | PlaceRow | WorkerRow | GoneRow
 
 _ENCODER: Final = msgspec.msgpack.Encoder()

@@ -5,7 +5,7 @@ each time, so an action that was lost is decided again, and one that was done is
 answer. Every action is idempotent at the driver, for the worker's id is its name there.
 
     map \\ list     absent, not begun   absent, begun      starting, running          exited
-    wanted          Start               Gone (vanished)    -                          Gone
+    wanted          Start               Gone (vanished)    - (Adjust, rule 10)        Gone
     retiring        Gone (never begun)  Gone (vanished)    Stop(grace), Kill          Gone
     revoked         Gone (never begun)  Gone (vanished)    Stop(FENCED_S), Kill       Gone
     not in the map  -                   -                  Stop(FENCED_S), Kill       Remove
@@ -28,6 +28,9 @@ place's label. 4. A launch that ended keeps its record at the driver until the m
    foreman does it at once, if there is one; two at a time are harmless. Ended is a launch that is revoked, or one that
    the map does not have at an index from its order on: one of later is not known yet. A node alone tells its foreman
    of no other places, so it ends nothing of theirs: its label is its directory's, which a copy of that has too.
+10. A launch that stands for all workers of its key (`WorkerSpec.scale`) has bounds, which may change while it lives: it
+   is started again until the list has those of the map, each ADJUST_AGAIN_MS, and at most IN_FLIGHT_MAX of them in a
+   round. A start of what is there changes nothing else.
 
 Invariants: of a launch at most one process lives (I4: Start only where rule 4 and 7 leave no other reading); no process
 without a launch lives longer than a fence and two rounds (I6).
@@ -51,6 +54,7 @@ LEASE_STOP_MS: Final = 15_000
 LEASE_KILL_MS: Final = 25_000
 TELL_AGAIN_MS: Final = 5_000
 KILL_AGAIN_MS: Final = 2_000
+ADJUST_AGAIN_MS: Final = 5_000
 UNLISTED_MS: Final = 10_000
 """All lists of so long are not short by mistake."""
 OTHERS_MS: Final = 10_000
@@ -107,6 +111,8 @@ class Seen:
     """More of its end than the exit status: OUT_OF_MEMORY."""
     template: str = ""
     """By which it was started; empty: not known."""
+    fit: str = ""
+    """`WorkerSpec.fit` of its last start that was answered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +154,13 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
+class Adjust:
+    """Start of what is there, whose bounds have changed."""
+
+    spec: WorkerSpec
+
+
+@dataclass(frozen=True, slots=True)
 class Stop:
     worker_id: str
     grace_s: float
@@ -173,7 +186,7 @@ class Gone:
     why: str = ""
 
 
-Action = Start | Stop | Kill | Remove | Gone
+Action = Start | Adjust | Stop | Kill | Remove | Gone
 
 
 @dataclass(slots=True)
@@ -229,6 +242,9 @@ class Books:
     """When to look again though nothing happens; None: nothing is due."""
     _ending: dict[str, _Ending] = field(default_factory=dict)
     _told_ms: dict[str, int] = field(default_factory=dict)
+    _adjusted_ms: dict[str, int] = field(default_factory=dict)
+    _adjusts_left: int = 0
+    """In this round."""
     _over_ms: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Worker of another place, of a shared one -> since when the map has ended it, and when it was listed last."""
 
@@ -248,7 +264,7 @@ class Books:
 
     def decide(self, view: View, listed: Listed | None, now_ms: int) -> list[Action]:
         """What to do now. Raises nothing; may be called at any time."""
-        self.next_ms = None
+        self.next_ms, self._adjusts_left = None, IN_FLIGHT_MAX
         if listed is None:  # rule 1
             return []
         own = {seen.worker_id: seen for seen in listed.workers if self.is_ours(seen)}
@@ -262,6 +278,8 @@ class Books:
                 actions += self._absent(wanted, view, listed, now_ms)
             elif seen.state is State.EXITED:
                 actions += self._tell(Gone(worker_id, seen.exit, seen.peak_bytes, seen.why), now_ms)
+            elif wanted.state is Launch.WANTED:
+                actions += self._adjust(wanted.spec, seen, view, now_ms)
             elif wanted.state is Launch.RETIRING:
                 actions += self._end(worker_id, wanted.spec.grace_s, now_ms)
             elif wanted.state is Launch.REVOKED:
@@ -306,6 +324,19 @@ class Books:
             return ()
         self.pace.begin(worker_id, now_ms)
         return (Start(wanted.spec),)
+
+    def _adjust(self, spec: WorkerSpec, seen: Seen, view: View, now_ms: int) -> Sequence[Action]:
+        """Rule 10."""
+        worker_id = spec.worker_id
+        if not spec.fit or seen.fit == spec.fit or not view.fresh or worker_id in self.pace.in_flight:
+            return ()
+        due_ms = self._adjusted_ms.get(worker_id, now_ms - ADJUST_AGAIN_MS) + ADJUST_AGAIN_MS
+        if now_ms < due_ms or not self._adjusts_left:
+            self._look_at(max(due_ms, now_ms + 1))
+            return ()
+        self._adjusts_left -= 1
+        self._adjusted_ms[worker_id] = now_ms
+        return (Adjust(spec),)
 
     def _tell(self, gone: Gone, now_ms: int) -> Sequence[Action]:
         told_ms = self._told_ms.get(gone.worker_id)
@@ -393,7 +424,7 @@ class Books:
 
     def _forget(self, view: View) -> None:
         """What the map does not have any more has no entry."""
-        for book in (self.begun, self.failed, self._told_ms):
+        for book in (self.begun, self.failed, self._told_ms, self._adjusted_ms):
             for worker_id in book.keys() - view.launches.keys():
                 del book[worker_id]
 

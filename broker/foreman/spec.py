@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 from ipaddress import ip_address
-from typing import Final
+from typing import Final, Literal
 from urllib.parse import urlsplit
 
 import msgspec
@@ -26,6 +26,17 @@ RESERVED: Final = "WORKER_"
 
 class BadSpec(ValueError):
     """A worker that cannot be started anywhere: one line."""
+
+
+class Scale(msgspec.Struct, frozen=True, kw_only=True):
+    """Bounds of a launch that stands for all workers of its key, whose number is not the broker's."""
+
+    by: Literal["hpa", "keda"]
+    """An autoscaler of the API server, or KEDA."""
+    least: int = 1
+    most: int = 1
+    backlog: int = 1
+    """Requests, waiting and held, that are one worker's share."""
 
 
 class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,6 +61,8 @@ class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Promised to it, in bytes; 0: as the template says."""
     spare: bool = False
     """Started without a key, which it asks for: it has neither WORKER_KEY nor WORKER_REQUESTS_QUEUE."""
+    scale: Scale | None = None
+    """None: it is one worker."""
     vhost: str = "/"
     uris: tuple[str, ...] = ()
     """AMQP addresses with the worker's own credential inside: a secret, so the representation leaves them out."""
@@ -61,6 +74,15 @@ class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True):
     def key_hash(self) -> str:
         """16 hexadecimal digits, for labels: a raw key may break their rules, or be a secret of the caller."""
         return hashlib.sha256(self.key.encode()).hexdigest()[:16]
+
+    @property
+    def fit(self) -> str:
+        """16 hexadecimal digits over what may change while the launch lives: its bounds, and where its workers to come
+        connect. Empty: nothing may."""
+        if self.scale is None:
+            return ""
+        told = [self.scale, [uri.rpartition("@")[2] for uri in self.uris]]
+        return hashlib.sha256(msgspec.json.encode(told)).hexdigest()[:16]
 
 
 def ordered_at(worker_id: str) -> int:

@@ -131,6 +131,11 @@ class Template(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Namespace of a worker's pod (kubernetes)."""
     service_account: str = ""
     """Account of a worker's pod; it gets no token of it (kubernetes)."""
+    hpa_metric: str = ""
+    """External metric of a key's queue, by which an HPA scales its workers; empty: their use of processors
+    (kubernetes, scaling = "hpa")."""
+    keda_authentication: str = ""
+    """TriggerAuthentication by which KEDA reads the management API (kubernetes, scaling = "keda")."""
     declare: bool | dict[str, Any] = False
     """Whether the pool is declared at each start of the node, if there is none of its name: true; or a table with
     its vhost ("/"), its name (the section's) and its settings, which an operator may change later."""
@@ -141,6 +146,9 @@ class Template(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         told = msgspec.to_builtins(self)
         for name in _NOT_THE_WORKERS:
             del told[name]
+        for name in _LATER:
+            if not told[name]:
+                del told[name]
         return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
 
     def arguments(self, key: str) -> list[str]:
@@ -153,8 +161,12 @@ class Template(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 _NOT_THE_WORKERS: Final = ("declare", "max_workers", "on_node_exit", "output_bytes_max", "update", "surge")
+_LATER: Final = ("hpa_metric", "keda_authentication")
+"""Settings that earlier releases do not have: of a template without them all have one version."""
 
 COMMANDED: Final = frozenset(("subprocess", "systemd"))
+SCALED: Final = ("kubernetes",)
+"""Drivers whose workers something else than the broker may scale."""
 
 
 def template(name: str, table: Any) -> Template:
@@ -245,7 +257,12 @@ def fits(spec: WorkerSpec, known: Mapping[str, Template], file: str) -> str:
     """Why this place has no template for a launch; empty: it has."""
     template = known.get(spec.template)
     if template is not None and template.version == spec.version:
-        return ""
+        if spec.scale is None or template.driver in SCALED:
+            return ""
+        return (
+            f"the pool has scaling = {spec.scale.by}, and [pools.{spec.template}] in {file} the driver "
+            f"{template.driver}: that is for {', '.join(SCALED)}"
+        )
     if template is not None:
         return f"[pools.{spec.template}] in {file} is another one than the worker was ordered with: it is ordered anew"
     names = ", ".join(sorted(known)) or "none"

@@ -41,8 +41,6 @@ SETTINGS: Final = (*PoolSettings.__struct_fields__, *BESIDE)
 
 STOPPED: Final = "stopped by an operator"
 """Why a worker is retired."""
-UNBUILT: Final = ("hpa", "keda")
-"""Words of `scaling` that a log may have, and that no release has carried out: a key would have one worker for ever."""
 
 
 def _number(name: str, about: str) -> Any:
@@ -50,17 +48,13 @@ def _number(name: str, about: str) -> Any:
     return Meta(ge=low, le=high, description=about)
 
 
-def _words(name: str) -> list[str]:
-    return [word for word in CHOICES[name] if word not in UNBUILT]
-
-
 def _choice(name: str) -> Any:
-    return Meta(extra={"take": _chosen}, extra_json_schema={"enum": _words(name)})
+    return Meta(extra={"take": _chosen}, extra_json_schema={"enum": list(CHOICES[name])})
 
 
 def _chosen(name: str, value: Any) -> Any:
     """Refused (400) for another word: members could not read it in their log."""
-    if value not in (words := _words(name)):
+    if value not in (words := CHOICES[name]):
         raise bad_request(f"{name} is '{str(value)[:64]}': one of {', '.join(words)} is allowed")
     return value
 

@@ -39,6 +39,7 @@ class ForemanLink:
         self._rows: dict[str, LaunchRow] = {}
         self._elsewhere: dict[str, bool] | None = None
         self._lease = frames.Lease(held=False, caught_up=False)
+        self._busy = frames.Busy(replicas={})
         self._known = False
         self._frames = frames.Frames(ToNode)
 
@@ -79,11 +80,16 @@ class ForemanLink:
         self._lease = frames.Lease(held=held, caught_up=caught_up)
         return frames.encode(self._lease) if self.attached_now else b""
 
+    def busy(self, replicas: Mapping[str, bool]) -> bytes:
+        """Of launches that stand for several workers."""
+        self._busy = frames.Busy(replicas=dict(replicas))
+        return frames.encode(self._busy) if self.attached_now else b""
+
     def attached(self) -> bytes:
         """A foreman began, and knows nothing."""
         self.attached_now = True
         self._frames = frames.Frames(ToNode)
-        told = frames.encode(self._lease)
+        told = frames.encode(self._lease) + frames.encode(self._busy)
         return told + self._all() if self._known else told
 
     def detached(self) -> None:

@@ -23,9 +23,11 @@ from clusterbroker.broker.pools.messages import (
     WorkerTold,
 )
 from clusterbroker.broker.pools.orphan_queue import OrphanQueue
-from clusterbroker.broker.pools.places import MEMORY, OFF_THE_MACHINE, InUse, Place
+from clusterbroker.broker.pools.places import MEMORY, OFF_THE_MACHINE, InUse, Place, check_scaling
 from clusterbroker.broker.pools.times import PoolTimes
+from clusterbroker.cluster.errors import PreconditionFailed
 from clusterbroker.cluster.ids import LogIndex, NodeId
+from clusterbroker.cluster.wiring.commands import DeclarePool, SetPool
 from clusterbroker.cluster.wiring.levels import STARTED_WORKERS
 from clusterbroker.cluster.wiring.pool_entities import NOOP, Assignment, Launch, Pool
 
@@ -154,6 +156,23 @@ class PoolDesk:
     def templates(self) -> tuple[str, ...]:
         """Names of those that some member has."""
         return tuple(sorted({NOOP, *(name for told in self._told.values() for name in told.templates)}))
+
+    def check(self, command: DeclarePool | SetPool) -> None:
+        """406 for a template that no member has, and for what none of its drivers does. Judged here, for the fold knows
+        no templates."""
+        pools = self._node.map.pools
+        pool, template, settings = pools.find(command.vhost, command.name), "", command.settings
+        if isinstance(command, DeclarePool):
+            template = command.template
+            if template and template not in (known := self.templates):
+                raise PreconditionFailed(f"no template '{template[:64]}': known are {', '.join(known)}")
+        elif pool is None or "scaling" not in command.only:
+            return
+        else:
+            template = pool.template
+        drivers = [told.templates[template].driver for told in self._told.values() if template in told.templates]
+        some = pool is not None and bool(pools.launches(pool.pool_id))
+        check_scaling(settings, pool, template, drivers, some)
 
     @property
     def own_told(self) -> PlaceTold | None:

@@ -142,6 +142,7 @@ class NodePools:
         groups = (group.queue_id for group in self._node.map.pools.groups(pool.pool_id))
         for queue_id in (pool.orphans, pool.dead, *groups):
             self._tell(queue_id)
+        self._node.pool_desk.launches_told(self._node.pool_desk.own_place)  # what they are told of it
 
     def pool_ended(self, pool: Pool) -> None:
         """Nobody asks for its numbers any more."""

@@ -106,8 +106,8 @@ class Demand:
     def reasoned(self, group: GroupFacts, settings: Settings) -> tuple[int, str]:
         """The need, and the rule that decides it."""
         if settings.scaling in (Scaling.OUTSIDE, Scaling.FIXED):
-            least = max(1, settings.min) if settings.scaling is Scaling.FIXED else 1
-            return (least, "fixed") if group.state is GroupState.ACTIVE or group.busy else (0, "idle")
+            least, rule = (max(1, settings.min), "fixed") if settings.scaling is Scaling.FIXED else (1, "outside")
+            return (least, rule) if group.state is GroupState.ACTIVE or group.busy else (0, "idle")
         measured = self.samples >= SAMPLES_MIN
         service_s = self.service_s if measured else settings.service_s
         load = self.arrivals * service_s / (LOAD * settings.prefetch)

@@ -123,6 +123,7 @@ class Explanation:
             "idle": "nothing waits or is held",
             "min": f"min={s.min}",
             "max": f"max={s.max}",
+            "outside": "one launch stands for all its workers, and Kubernetes has their number (scaling=hpa, keda)",
             "fixed": f"scaling={s.scaling.value}, min={s.min}",
         }
         return f"needs {need}: {rules[rule]}"

@@ -8,7 +8,16 @@ from typing import Final, NamedTuple
 
 from clusterbroker.broker.pools.facts import MIB, PlaceFacts, Scaling, Settings, WorkerFacts, WorkerState
 from clusterbroker.broker.pools.messages import PlaceTold, TemplateTold
-from clusterbroker.cluster.wiring.pool_entities import NO_MORE, NOOP, Launch, MoreSettings, Pool, PoolSettings
+from clusterbroker.cluster.errors import PreconditionFailed
+from clusterbroker.cluster.wiring.pool_entities import (
+    NO_MORE,
+    NOOP,
+    SCALED_OUTSIDE,
+    Launch,
+    MoreSettings,
+    Pool,
+    PoolSettings,
+)
 
 ROOM_UNKNOWN: Final = 1 << 50
 OFF_THE_MACHINE: Final = frozenset(("kubernetes",))
@@ -74,6 +83,28 @@ def rooms(
     return rooms
 
 
+def share(settings: PoolSettings, more: MoreSettings) -> int:
+    """Requests, waiting and held, that one worker is done with in `target_wait_ms` (`demand`)."""
+    return max(1, settings.prefetch * more.target_wait_ms // more.service_ms)
+
+
+def check_scaling(settings: PoolSettings, pool: Pool | None, template: str, drivers: Iterable[str], some: bool) -> None:
+    """406 for settings by which nothing would scale the pool, and for a change from workers of its own to others', or
+    back, while it has `some`. `pool`: as it is, if there is one; `drivers`: by which members start its template."""
+    outside = settings.scaling in SCALED_OUTSIDE
+    if pool is not None and some and outside is not (pool.settings.scaling in SCALED_OUTSIDE):
+        raise PreconditionFailed(
+            f"scaling is '{pool.settings.scaling}', and '{settings.scaling}' runs workers in another way: pause the "
+            "pool, stop its keys, and set it when its workers are gone"
+        )
+    found = sorted(set(drivers))
+    if outside and (not found or not OFF_THE_MACHINE.issuperset(found)):
+        raise PreconditionFailed(
+            f"scaling is '{settings.scaling}': that is for templates with the driver kubernetes, and "
+            f"'{template[:64]}' has {', '.join(found) or 'none'}"
+        )
+
+
 def there(workers: Iterable[WorkerFacts], places: Mapping[str, Place]) -> list[WorkerFacts]:
     """Without those that are stopped, and whose place is gone."""
     return [one for one in workers if one.state is not WorkerState.STOPPING or is_there(places, one.place)]
@@ -87,11 +118,13 @@ def is_there(places: Mapping[str, Place], name: str) -> bool:
 def settings_of(
     settings: PoolSettings, template: TemplateTold, keys_per_worker: int = 1, more: MoreSettings = NO_MORE
 ) -> Settings:
-    """What the policy reads of a pool and its template."""
+    """What the policy reads of a pool and its template. Where something else scales, the workers of a key are one
+    launch, which has the pool's bounds."""
     scaling = {"own": Scaling.OWN, "fixed": Scaling.FIXED}.get(settings.scaling, Scaling.OUTSIDE)
+    outside = scaling is Scaling.OUTSIDE
     return Settings(
-        min=settings.min,
-        max=settings.max,
+        min=min(1, settings.min) if outside else settings.min,
+        max=1 if outside else settings.max,
         max_workers=settings.max_workers,
         prefetch=settings.prefetch,
         keys_per_worker=keys_per_worker,

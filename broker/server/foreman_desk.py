@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from clusterbroker.broker.foreman.frames import GoneRow, Hello, LaunchRow, PlaceRow, WorkerRow
 from clusterbroker.broker.foreman.reconcile import OUT_OF_MEMORY
-from clusterbroker.broker.foreman.spec import WorkerSpec
+from clusterbroker.broker.foreman.spec import Scale, WorkerSpec
 from clusterbroker.broker.pools.messages import PlaceTold, TemplateTold, WorkerTold
-from clusterbroker.broker.pools.places import InUse
+from clusterbroker.broker.pools.places import InUse, share
+from clusterbroker.broker.server.replicas import Replicas
 from clusterbroker.cluster.ids import LOCAL_NODE, Incarnation, NodeId
 from clusterbroker.cluster.wiring.commands import WorkersGone
 from clusterbroker.cluster.wiring.pool_commands import Ended
-from clusterbroker.cluster.wiring.pool_entities import Launch, Pool
+from clusterbroker.cluster.wiring.pool_entities import Launch, MoreSettings, Pool, PoolSettings
 
 if TYPE_CHECKING:
     import asyncio
@@ -60,6 +61,7 @@ class ForemanDesk:
         self._specs_of: tuple[Any, ...] = ()
         """What the specs were made of, beside their launches."""
         self._lease: tuple[bool, bool] | None = None
+        self._replicas = Replicas()
 
     def begin(self) -> None:
         """The foreman may run already: it lives longer than this life of the node."""
@@ -90,6 +92,10 @@ class ForemanDesk:
             self._lease = lease
             self._soon()
         self._place()
+        if self._foreman.link.shared:
+            busy = self._replicas.look(self._shell.node, self._shell.node.now_ms)
+            if busy is not None:
+                self._foreman.busy(busy)
 
     @property
     def _held(self) -> bool:
@@ -128,12 +134,12 @@ class ForemanDesk:
     def _rows(self) -> Iterator[LaunchRow]:
         pools, own = self._shell.node.map.pools, self._shell.node.options.name
         addresses, key = self._addresses(), self._shell.node.pools.key
-        starting = tuple(pool for pool in pools.all() if pool.starts_workers)
+        starting = tuple((pool, pools.more(pool.pool_id)) for pool in pools.all() if pool.starts_workers)
         known, made_of = self._specs, (addresses, key, bool(key), starting)
         if made_of != self._specs_of:
             known, self._specs_of = {}, made_of
         self._specs = {}
-        for pool in starting:
+        for pool, _ in starting:
             for launch in pools.launches(pool.pool_id):
                 if launch.place == own:
                     state = "revoked" if launch.revoked else "wanted"
@@ -159,6 +165,7 @@ class ForemanDesk:
             activity_exchange=names.exchange_of(names.activity),
             prefetch=pool.settings.prefetch,
             grace_s=float(pool.settings.grace_s),
+            scale=scale_of(pool.settings, self._shell.node.map.pools.more(pool.pool_id)),
             vhost=pool.vhost,
             uris=tuple(uris),
         )
@@ -249,6 +256,15 @@ class ForemanDesk:
             launch = node.map.pools.launch(worker_id)
             if launch is not None and launch.pool_id == pool_id:
                 self._tell(worker_id, running=row.state == "running", memory_bytes=_whole(row.memory_bytes))
+
+
+def scale_of(settings: PoolSettings, more: MoreSettings) -> Scale | None:
+    """Of a launch, where something else has the number of workers. A key that has a group has one worker at least: to
+    have none is for the group's end, which the broker decides."""
+    if settings.scaling == "own" or settings.scaling == "fixed":
+        return None
+    least = max(1, settings.min)
+    return Scale(by=settings.scaling, least=least, most=max(least, settings.max), backlog=share(settings, more))
 
 
 def _whole(number: int) -> int:

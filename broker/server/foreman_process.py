@@ -63,6 +63,10 @@ class ForemanProcess(Companion):
         """With each change."""
         self._send(self.link.lease(held, caught_up))
 
+    def busy(self, replicas: Mapping[str, bool]) -> None:
+        """With each change."""
+        self._send(self.link.busy(replicas))
+
     def _send(self, data: bytes) -> None:
         if not data or self._lifeline is None:
             return

@@ -13,6 +13,8 @@ from clusterbroker.cluster.ids import LogIndex, QueueId
 
 NOOP: Final = "noop"
 """The template that every cluster has: workers come by themselves."""
+SCALED_OUTSIDE: Final = ("hpa", "keda")
+"""Words of `scaling`: the workers of a key are one launch, and something else has their number."""
 NO_KEY: Final = "\0"
 """In place of the key of a launch that has none yet (feature level 7). No group's key has a NUL."""
 

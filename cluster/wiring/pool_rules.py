@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from clusterbroker.cluster.errors import PreconditionFailed
 
 from .patterns import PatternError, compiled
-from .pool_entities import MoreSettings, PoolSettings
+from .pool_entities import SCALED_OUTSIDE, MoreSettings, PoolSettings
 from .pool_names import POOL_BYTES_MAX, PoolNames, encoded
 from .queue_settings import QueueSettings
 
@@ -110,14 +110,14 @@ def _check_range(name: str, value: int) -> None:
 def check_spares(spares: int, settings: PoolSettings) -> None:
     """406 for spares out of range, or of a pool whose workers somebody else scales."""
     _check_range(SPARES, spares)
-    if spares and settings.scaling not in ("own", "fixed"):
+    if spares and settings.scaling in SCALED_OUTSIDE:
         raise PreconditionFailed(f"{SPARES} is {spares} and scaling '{settings.scaling}': what scales there has keys")
 
 
 def check_keys_per_worker(count: int, settings: PoolSettings) -> None:
     """406 for a number out of range, or of a pool whose workers somebody else scales."""
     _check_range(KEYS_PER_WORKER, count)
-    if count > 1 and settings.scaling not in ("own", "fixed"):
+    if count > 1 and settings.scaling in SCALED_OUTSIDE:
         raise PreconditionFailed(
             f"{KEYS_PER_WORKER} is {count} and scaling '{settings.scaling}': what scales there has one key"
         )

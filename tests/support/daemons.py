@@ -260,17 +260,19 @@ def clear(directory: Path) -> None:
 
 
 TOKEN = "of-the-tests"
+SMALL = "small"
 
 
-def kubernetes(directory: Path) -> tuple[list[Daemon], Path]:
-    """etcd, kube-apiserver and the stand-in for a kubelet, and the file by which the API server is reached."""
+def kubernetes(directory: Path, *, deployments: bool = False) -> tuple[list[Daemon], Path]:
+    """etcd, kube-apiserver and the stand-in for a kubelet, and the file by which the API server is reached. With
+    `deployments` the stand-in for their controller as well. SMALL is the token of an account without rights."""
     root = Path(os.environ.get("CLUSTERBROKER_DAEMONS", "~/.cache/clusterbroker/daemons")).expanduser()
     if not (root / "kube-apiserver").exists():
         raise Missing(f"no kube-apiserver in {root}: scripts/driver-kubernetes builds it")
     etcd, peer, api = _free_port(), _free_port(), _free_port()
     key = directory / "accounts.key"
     subprocess.run(["openssl", "genrsa", "-out", str(key), "2048"], check=True, capture_output=True)
-    (directory / "tokens").write_text(f"{TOKEN},tests,tests,system:masters\n")
+    (directory / "tokens").write_text(f"{TOKEN},tests,tests,system:masters\n{SMALL},small,small\n")
     found: list[Daemon] = []
     scripts = {
         "etcd": f"exec {root}/etcd --data-dir {directory}/etcd --unsafe-no-fsync"
@@ -286,8 +288,10 @@ def kubernetes(directory: Path) -> tuple[list[Daemon], Path]:
         f" exec {sys.executable} -m tests.support.kubelet {api} {TOKEN}",
     }
     checks: dict[str, Callable[[], bool]] = {
-        "etcd": lambda: _listens(etcd), "api": lambda: _ready(api), "kubelet": lambda: True,
+        "etcd": lambda: _listens(etcd), "api": lambda: _ready(api), "kubelet": lambda: True, "deployer": lambda: True,
     }  # fmt: skip
+    if deployments:
+        scripts["deployer"] = scripts["kubelet"].replace("tests.support.kubelet", "tests.support.deployer")
     try:
         for name, script in scripts.items():
             (directory / name).mkdir(exist_ok=True)

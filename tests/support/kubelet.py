@@ -32,7 +32,7 @@ class Api:
         self._port, self._token = port, token
 
     def ask(self, method: str, path: str, body: Any = None, kind: str = "application/json") -> Any:
-        """None: it is not there, or somebody was faster."""
+        """None: it is not there, or somebody was faster; or its kind comes or goes at this moment (429)."""
         context = ssl.create_default_context()
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         connection = http.client.HTTPSConnection("127.0.0.1", self._port, context=context, timeout=30)
@@ -41,7 +41,7 @@ class Api:
         answer = connection.getresponse()
         text = answer.read()
         connection.close()
-        if answer.status in (404, 409):
+        if answer.status in (404, 409, 429):
             return None
         if answer.status >= 400:
             raise OSError(f"{method} {path}: {answer.status} {text.decode()}")
@@ -86,7 +86,10 @@ class Kubelet:
         [container] = pod["spec"]["containers"]
         variables: dict[str, str] = {}
         for one in container.get("env", ()):
-            if "valueFrom" in one:
+            if "fieldRef" in one.get("valueFrom", ()):
+                assert one["valueFrom"]["fieldRef"]["fieldPath"] == "metadata.name", "no other field is asked for"
+                variables[one["name"]] = pod["metadata"]["name"]
+            elif "valueFrom" in one:
                 wanted = one["valueFrom"]["secretKeyRef"]
                 secret = self._api.ask("GET", f"{where.rpartition('/pods/')[0]}/secrets/{wanted['name']}")
                 if secret is None:

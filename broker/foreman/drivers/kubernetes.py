@@ -3,7 +3,7 @@
     start     Pod (name = prefix and worker id) -> Secret with the credential, owned by the Pod, which waits for it
     its end   phase Succeeded or Failed; a finalizer of ours keeps the Pod and its exit status until it is removed
 
-`$` is doubled in values and arguments: a kubelet replaces $(NAME) in them, and a key may have that. The place is
+Where an HPA or KEDA has the number of workers, a worker is a Deployment (`deployments`). The place is
 shared: the lease of one node says nothing of it, and its list has the Pods of the cluster's other places too. So a Pod
 of a node that never comes back is ended by another one's foreman (rule 9 of `reconcile`). A Pod's name has its place in
 it since the driver's first release, and keeps it: a start means the same to members of any release.
@@ -11,9 +11,9 @@ it since the driver's first release, and keeps it: a start means the same to mem
 
 from __future__ import annotations
 
-import base64
 import math
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final
 
 import aiohttp
@@ -21,12 +21,13 @@ from kubernetes_asyncio import client, config, watch
 from kubernetes_asyncio.client.exceptions import ApiException
 from kubernetes_asyncio.config.config_exception import ConfigException
 
+from clusterbroker.broker.foreman.drivers.deployments import Deployments
+from clusterbroker.broker.foreman.drivers.pod_manifest import LABEL, labels_of, pod_spec, secret_data
 from clusterbroker.broker.foreman.drivers.port import Capacity, DriverError, Place
 from clusterbroker.broker.foreman.reconcile import OUT_OF_MEMORY, Seen, State
-from clusterbroker.broker.foreman.spec import WorkerSpec, check, secrets, told
+from clusterbroker.broker.foreman.spec import WorkerSpec, check
 from clusterbroker.broker.foreman.templates import Template
 
-LABEL: Final = "clusterbroker.io/"
 SELECTOR: Final = f"{LABEL}place"
 """All Pods of this driver: whose they are is an annotation, which those of its first release have."""
 FINALIZER: Final = "clusterbroker.io/exit-status"
@@ -46,10 +47,11 @@ class Pods:
         self._kubeconfig = kubeconfig
         self._namespace = namespace
         self._api: Any = None  # its stubs want models where its code takes dictionaries as well
+        self._deployments = Deployments(place, namespace)
         self._others: dict[str, str] = {}
-        """Worker of another place -> its Pod, as listed last."""
+        """Worker of another place -> its Pod or Deployment, as listed last."""
 
-    async def _core(self) -> Any:
+    async def _client(self) -> Any:
         """Raises DriverError."""
         if self._api is None:
             made = client.Configuration()
@@ -61,8 +63,12 @@ class Pods:
                     in_cluster(client_configuration=made)
             except (ConfigException, OSError) as error:
                 raise DriverError(f"kubernetes: no API server is known: {error}: set kubeconfig") from error
-            self._api = client.CoreV1Api(client.ApiClient(made))
+            self._api = client.ApiClient(made)
         return self._api
+
+    async def _core(self) -> Any:
+        """Raises DriverError."""
+        return client.CoreV1Api(await self._client())
 
     def _error(self, what: str, error: Exception) -> DriverError:
         if isinstance(error, ApiException):
@@ -80,6 +86,9 @@ class Pods:
         api = await self._core()
         name = self._pod(spec.worker_id)
         try:
+            if spec.scale is not None:
+                await self._deployments.start(api.api_client, spec, template, name)
+                return
             try:
                 pod = await api.create_namespaced_pod(self._namespace, _manifest(self._place, spec, template, name))
             except ApiException as error:
@@ -93,10 +102,8 @@ class Pods:
 
     async def _secret(self, api: Any, spec: WorkerSpec, name: str, uid: str) -> None:
         owner = {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": uid}
-        data = {
-            key: base64.b64encode(value.encode()).decode() for key, value in secrets(spec, own_network=True).items()
-        }
-        body = {"metadata": {"name": name, "ownerReferences": [owner]}, "type": "Opaque", "data": data}
+        metadata = {"name": name, "ownerReferences": [owner]}
+        body = {"metadata": metadata, "type": "Opaque", "data": secret_data(spec)}
         try:
             await api.create_namespaced_secret(self._namespace, body)
         except ApiException as error:
@@ -109,45 +116,58 @@ class Pods:
         await self._delete(worker_id, max(1, math.ceil(grace_s)))
 
     async def kill(self, worker_id: str) -> None:
-        await self._delete(worker_id, 1)  # 0 would forget the Pod before its processes are over
+        await self._delete(worker_id, 1, at_once=True)  # 0 would forget the Pod before its processes are over
 
-    async def _delete(self, worker_id: str, grace_s: int) -> None:
-        api = await self._core()
-        try:
-            await api.delete_namespaced_pod(self._pod(worker_id), self._namespace, grace_period_seconds=grace_s)
-        except ApiException as error:
-            if error.status != ABSENT:
-                raise self._error(f"delete {worker_id}", error) from error
-        except (aiohttp.ClientError, OSError) as error:
-            raise self._error(f"delete {worker_id}", error) from error
+    async def _delete(self, worker_id: str, grace_s: int, *, at_once: bool = False) -> None:
+        api, name = await self._core(), self._pod(worker_id)
+        with self._telling(f"delete {worker_id}"):
+            if self._deployments.has(worker_id):
+                end = self._deployments.kill if at_once else self._deployments.stop
+                await end(api.api_client, name)
+                return
+            await api.delete_namespaced_pod(name, self._namespace, grace_period_seconds=grace_s)
 
     async def remove(self, worker_id: str) -> None:
-        api = await self._core()
-        name = self._pod(worker_id)
-        try:
+        api, name = await self._core(), self._pod(worker_id)
+        with self._telling(f"remove {worker_id}"):
+            if self._deployments.has(worker_id):
+                await self._deployments.remove(api.api_client, name)
+                return
             pod = await api.read_namespaced_pod(name, self._namespace)
             if _state(pod) is not State.EXITED:
                 return
             await api.delete_namespaced_pod(name, self._namespace, grace_period_seconds=0)
             await api.patch_namespaced_pod(name, self._namespace, {"metadata": {"finalizers": None}})
+
+    @contextmanager
+    def _telling(self, what: str) -> Iterator[None]:
+        """Errors of the API server as DriverError; what is not there any more is none."""
+        try:
+            yield
         except ApiException as error:
             if error.status != ABSENT:
-                raise self._error(f"remove {worker_id}", error) from error
+                raise self._error(what, error) from error
         except (aiohttp.ClientError, OSError) as error:
-            raise self._error(f"remove {worker_id}", error) from error
+            raise self._error(what, error) from error
 
     async def list(self) -> tuple[Seen, ...]:
         api = await self._core()
         try:
             found = await api.list_namespaced_pod(self._namespace, label_selector=SELECTOR)
+            deployments = await self._deployments.list(api.api_client)
         except (ApiException, aiohttp.ClientError, OSError) as error:
             raise self._error("list", error) from error
         own = self._place
-        rows = [(_row(pod), pod.metadata.name) for pod in found.items]
+        rows = [*((_row(pod), pod.metadata.name) for pod in found.items), *deployments]
         self._others = {
             seen.worker_id: name for seen, name in rows if seen.cluster == own.cluster and seen.place != own.node
         }
         return tuple(seen for seen, _ in rows if seen.cluster == own.cluster)
+
+    async def mark(self, busy: Mapping[str, bool]) -> None:
+        api = await self._client()
+        with self._telling("mark"):
+            await self._deployments.mark(api, busy)
 
     async def watch(self) -> AsyncIterator[str]:
         api = await self._core()
@@ -167,7 +187,7 @@ class Pods:
 
     async def close(self) -> None:
         if self._api is not None:
-            await self._api.api_client.close()
+            await self._api.close()
             self._api = None
 
 
@@ -199,58 +219,13 @@ def _state(pod: Any) -> State:
 
 
 def _manifest(place: Place, spec: WorkerSpec, template: Template, name: str) -> dict[str, Any]:
-    variables = template.variables({}) | told(spec)
-    container: dict[str, Any] = {
-        "name": "worker",
-        "image": template.image,
-        "imagePullPolicy": "Never" if template.pull == "never" else "IfNotPresent",
-        "env": [
-            *({"name": key, "value": _plain(value)} for key, value in variables.items()),
-            *(
-                {"name": key, "valueFrom": {"secretKeyRef": {"name": name, "key": key}}}
-                for key in secrets(spec, own_network=True)
-            ),
-        ],
-        "securityContext": {"allowPrivilegeEscalation": False, "privileged": False},
-    }
-    if template.command:
-        container["command"] = [_plain(word) for word in template.arguments(spec.key)]
-    if template.directory:
-        container["workingDir"] = template.directory
-    limits = {}
-    if template.memory_bytes:
-        limits["memory"] = str(template.memory_bytes)
-    if template.cpus:
-        limits["cpu"] = f"{template.cpus:g}"
-    if limits:
-        container["resources"] = {"limits": limits, "requests": limits}
-    pod: dict[str, Any] = {
-        "restartPolicy": "Never",
-        "automountServiceAccountToken": False,
-        "enableServiceLinks": False,
-        "terminationGracePeriodSeconds": max(1, math.ceil(spec.grace_s)),
-        "containers": [container],
-    }
-    if template.service_account:
-        pod["serviceAccountName"] = template.service_account
-    labels = {
-        "place": place.prefix,
-        "worker": spec.worker_id,
-        "generation": str(spec.generation),
-        "version": spec.version,
-        "key": spec.key_hash,
-    }
     annotations = {"cluster": place.cluster, "node": place.node, "pool": spec.pool}
     return {
         "metadata": {
             "name": name,
-            "labels": {f"{LABEL}{label}": value for label, value in labels.items()},
+            "labels": {SELECTOR: place.prefix, **labels_of(spec)},
             "annotations": {f"{LABEL}{label}": value for label, value in annotations.items()},
             "finalizers": [FINALIZER],
         },
-        "spec": pod,
+        "spec": {"restartPolicy": "Never", **pod_spec(spec, template, name)},
     }
-
-
-def _plain(text: str) -> str:
-    return text.replace("$", "$$")

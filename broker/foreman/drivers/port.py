@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol, TypeVar
+from typing import Final, Protocol, TypeVar, runtime_checkable
 
 from clusterbroker.broker.foreman.reconcile import Seen
 from clusterbroker.broker.foreman.spec import WorkerSpec
@@ -60,7 +60,8 @@ class Driver(Protocol):
     """Other foremen see and may act on the same workers."""
 
     async def start(self, spec: WorkerSpec, template: Template) -> None:
-        """Returns when the worker is begun; one that is there already, ended or not, is a success."""
+        """Returns when the worker is begun; one that is there already, ended or not, is a success. Where `spec.scale`
+        says so it stands for several, and has the bounds of the spec from now on."""
 
     async def stop(self, worker_id: str, grace_s: float) -> None:
         """TERM, to all its processes. `grace_s`: when KILL follows, for drivers that see to it themselves."""
@@ -83,6 +84,14 @@ class Driver(Protocol):
 
     async def close(self) -> None:
         """Gives connections back; workers go on."""
+
+
+@runtime_checkable
+class Marks(Protocol):
+    """A driver that stops some of a launch's replicas, and is told which of them it had better not."""
+
+    async def mark(self, busy: Mapping[str, bool]) -> None:
+        """Replica -> whether it holds a request; those of others are not in it. Raises DriverError."""
 
 
 CLUSTER: Final = "clusterbroker.cluster"

@@ -163,11 +163,11 @@ class Service:
             return Unavailable(f"this node does not know the command: {error}")
         if not isinstance(command, OPERATORS):
             return Unavailable(f"{type(command).__name__} is no command of an operator")
-        if isinstance(command, c.DeclarePool) and command.template:
-            known = self._shell.node.pool_desk.templates
-            if command.template not in known:
-                why = f"no template '{command.template[:64]}': known are {', '.join(known)}"
-                return Applied(LogIndex(0), command, PreconditionFailed(why), None, ())
+        if isinstance(command, (c.DeclarePool, c.SetPool)):
+            try:
+                self._shell.node.pool_desk.check(command)
+            except PreconditionFailed as refused:
+                return Applied(LogIndex(0), command, refused, None, ())
         if isinstance(command, c.ImportDefinitions) and self._peers is not None:
             command = replace(command, commands=tuple(map(self._at_home, command.commands)))
         return await self._proposed(command)

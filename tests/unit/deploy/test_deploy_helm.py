@@ -170,7 +170,13 @@ def test_nodes_have_an_account_only_for_pools_of_pods(tmp_path: Path) -> None:
     roles = {one["metadata"]["namespace"]: one for one in made if one["kind"] == "Role"}
     assert roles.keys() == {"shop", "other"}
     rights = {rule["resources"][0]: set(rule["verbs"]) for rule in roles["shop"]["rules"]}
-    assert rights == {"pods": {"create", "get", "list", "watch", "delete", "patch"}, "secrets": {"create"}}
+    assert rights == {
+        "pods": {"create", "get", "list", "watch", "delete", "patch"},
+        "secrets": {"create", "patch"},
+        "deployments": {"create", "get", "list", "delete", "patch"},
+        "horizontalpodautoscalers": {"create", "delete", "patch"},
+        "scaledobjects": {"create", "delete", "patch"},
+    }
     [account] = [one["metadata"]["name"] for one in made if one["kind"] == "ServiceAccount"]
     bound = [one for one in made if one["kind"] == "RoleBinding"]
     assert len(bound) == 2

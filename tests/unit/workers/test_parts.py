@@ -64,6 +64,7 @@ def test_variables() -> None:
     assert found.urls == ("amqp://a/", "amqp://b/")
     assert (found.prefetch, found.grace_s) == (1, 30.0)
     assert found.id
+    assert not found.replica
     for variables, line in (
         ({}, "WORKER_POOL is not set"),
         ({"WORKER_POOL": "p", "WORKER_PREFETCH": "0"}, "WORKER_PREFETCH is '0'"),
@@ -143,6 +144,16 @@ class Closing:
     async def get_exchange(self, name: str, ensure: bool) -> None:
         self.asked += 1
         raise ChannelInvalidStateError("writer is None")
+
+
+async def test_one_of_several_with_one_id_says_which_it_is() -> None:
+    """The broker has the one that holds a request leave last."""
+    variables = {"WORKER_POOL": "core", "WORKER_ID": "w1-0"}
+    alone, replica = (Environment.read(one) for one in (variables, {**variables, "WORKER_REPLICA": "pod-1"}))
+    assert Runner(Worker(), alone)._dialler._properties == {"connection_name": "worker w1-0", "worker-id": "w1-0"}
+    assert Runner(Worker(), replica)._dialler._properties == {
+        "connection_name": "worker pod-1", "worker-id": "w1-0", "worker-replica": "pod-1",
+    }  # fmt: skip
 
 
 async def test_a_report_on_a_channel_that_is_being_closed_ends_nothing() -> None:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace as replaced
+
 import pytest
 from foreman_support import spec
+from msgspec.structs import replace
 
 from clusterbroker.broker.foreman.reconcile import (
+    ADJUST_AGAIN_MS,
     FENCED_S,
     IN_FLIGHT_MAX,
     OTHERS_MS,
     STARTS_PER_S,
     UNLISTED_MS,
     Action,
+    Adjust,
     Books,
     Gone,
     Kill,
@@ -25,6 +30,7 @@ from clusterbroker.broker.foreman.reconcile import (
     View,
     Wanted,
 )
+from clusterbroker.broker.foreman.spec import Scale
 
 W = "w1-0"
 VANISHED = Gone(W, None, why="it vanished: somebody else removed it")
@@ -285,3 +291,42 @@ def test_rule_i8_starts_are_bounded_at_once_and_in_a_second() -> None:
     slow = books()
     assert len(decided(slow, many)) == IN_FLIGHT_MAX
     assert slow.next_ms is None, "the answer of one in flight begins the next round"
+
+
+BOUNDS = Scale(by="hpa", least=1, most=4, backlog=5)
+
+
+def bounded(worker_id: str = W, state: Launch = Launch.WANTED, most: int = 4) -> Wanted:
+    return Wanted(spec(worker_id, scale=replace(BOUNDS, most=most)), state)
+
+
+def test_rule_10_a_launch_gets_the_bounds_of_the_map() -> None:
+    of, one = books(), bounded()
+    there = [replaced(seen(state), fit=one.spec.fit) for state in (State.STARTING, State.RUNNING)]
+    for row in there:
+        assert decided(of, view(one), row) == []
+    later = bounded(most=9)
+    assert decided(of, view(later, fresh=False), there[0]) == [], "the map may be of before"
+    assert decided(of, view(later), there[0]) == [Adjust(later.spec)]
+    assert decided(of, view(later), there[0], now_ms=1001) == []
+    assert of.next_ms == 1000 + ADJUST_AGAIN_MS
+    assert decided(of, view(later), there[1], now_ms=1000 + ADJUST_AGAIN_MS) == [Adjust(later.spec)]
+    assert Adjust(later.spec) not in decided(of, view(bounded(state=Launch.REVOKED, most=9)), there[1], now_ms=20_000)
+
+
+def test_rule_10_not_beside_its_start_nor_of_one_worker() -> None:
+    of, one = books(), bounded()
+    assert decided(of, view(one)) == [Start(one.spec)]
+    assert decided(of, view(one), seen(State.STARTING)) == [], "its start has not ended"
+    of.started(W, 1001)
+    assert decided(of, view(one), seen(State.STARTING)) == [Adjust(one.spec)], "it ended, and has not done all"
+    assert decided(books(), view(wanted()), seen(State.RUNNING)) == []
+
+
+def test_rule_10_so_many_in_a_round() -> None:
+    of = books()
+    many = [bounded(f"w1-{number}") for number in range(IN_FLIGHT_MAX + 3)]
+    rows = [seen(State.RUNNING, one.spec.worker_id) for one in many]
+    assert len(decided(of, view(*many), *rows)) == IN_FLIGHT_MAX
+    assert of.next_ms == 1001
+    assert len(decided(of, view(*many), *rows, now_ms=1001)) == 3

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from foreman_support import spec
 
-from clusterbroker.broker.foreman.spec import BadSpec, check, secrets, told
+from clusterbroker.broker.foreman.spec import BadSpec, Scale, check, secrets, told
 from clusterbroker.broker.foreman.templates import BadTemplate, Template, fits, read_templates, template, templates
 
 RUN = {"driver": "subprocess", "command": ["/bin/worker", "{key}", "--mode={key}"]}
@@ -189,3 +189,21 @@ def test_a_worker_with_a_network_of_its_own_gets_no_loopback_address_beside_othe
     apart = secrets(both, own_network=True)
     assert apart == {"WORKER_AMQP_URI": elsewhere[0], "WORKER_AMQP_URIS": ",".join(elsewhere)}
     assert secrets(alone, own_network=True) == secrets(alone), "there is no other one"
+
+
+def test_settings_of_later_releases_make_no_other_version() -> None:
+    """Of a template without them: else an upgrade would replace all workers, and members of both would disagree."""
+    plain = template("core", {"driver": "kubernetes", "image": "core", "kubeconfig": "/k", "namespace": "n"})
+    assert plain.version == "23e195e59e54a2d9", "as the release before had it"
+    for name in ("hpa_metric", "keda_authentication"):
+        assert msgspec.structs.replace(plain, **{name: "x"}).version != plain.version
+
+
+def test_a_launch_that_something_else_scales_fits_one_driver() -> None:
+    known = {"core": template("core", RUN), "pods": template("pods", {"driver": "kubernetes", "image": "core"})}
+    scale = Scale(by="keda")
+    assert fits(spec(template="pods", version=known["pods"].version, scale=scale), known, "a.toml") == ""
+    assert fits(spec(template="core", version=known["core"].version), known, "a.toml") == ""
+    assert fits(spec(template="core", version=known["core"].version, scale=scale), known, "a.toml") == (
+        "the pool has scaling = keda, and [pools.core] in a.toml the driver subprocess: that is for kubernetes"
+    )

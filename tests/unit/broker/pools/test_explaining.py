@@ -45,6 +45,8 @@ def settled(*workers: Any, many: int = 10, **more: Any) -> GroupFacts:
         ({"scale_to_zero_while_bound": False}, group("k"),
          "needs 1: its group is kept, and scale_to_zero_while_bound=false"),
         ({"scaling": Scaling.FIXED, "min": 2}, group("k"), "needs 2: scaling=fixed, min=2"),
+        ({"scaling": Scaling.OUTSIDE}, group("k"),
+         "needs 1: one launch stands for all its workers, and Kubernetes has their number (scaling=hpa, keda)"),
         ({}, group("k", worker("w"), state="draining"),
          "needs 0: it was idle for unbind_delay_s and stop_delay_s, and its group ends"),
     ],

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from clusterbroker.broker.foreman.frames import VERSION, GoneRow, Hello, PlaceRow, TemplateRow
+from clusterbroker.broker.foreman.spec import Scale
 from clusterbroker.broker.node.foreman_link import ForemanLink
-from clusterbroker.broker.server.foreman_desk import ForemanDesk
+from clusterbroker.broker.server.foreman_desk import ForemanDesk, scale_of
 from clusterbroker.cluster.ids import Incarnation, NodeId
 from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.cluster.wiring.pool_entities import NO_MORE, MoreSettings, PoolSettings
 from tests.unit.broker.fronts.amqp091.harness import World
 
 
@@ -144,3 +146,33 @@ def test_workers_elsewhere_find_the_node_by_what_clients_are_told() -> None:
         ("amqp", f"{own}.example:5672"),
         ("amqp", "other.example:5672"),
     ]
+
+
+def test_what_scales_a_launch_has_the_bounds_of_its_pool() -> None:
+    assert scale_of(PoolSettings(), NO_MORE) is None
+    assert scale_of(PoolSettings(scaling="fixed", min=2), NO_MORE) is None
+    assert scale_of(PoolSettings(scaling="hpa"), NO_MORE) == Scale(by="hpa", least=1, most=8, backlog=5)
+    assert scale_of(PoolSettings(scaling="keda", min=2, max=3), NO_MORE) == Scale(by="keda", least=2, most=3, backlog=5)
+    assert scale_of(PoolSettings(scaling="hpa", max=0), NO_MORE) == Scale(by="hpa", least=1, most=1, backlog=5)
+
+
+def test_a_foreman_hears_of_new_bounds_while_a_launch_lives() -> None:
+    desk = Desk()
+    own = desk.launched(desk.node.options.name)
+    pools = desk.node.map.pools
+
+    def told() -> Scale | None:
+        (row,) = desk.desk._rows()
+        assert row.spec.worker_id == own.launch_id
+        return row.spec.scale
+
+    assert told() is None
+    before = len(desk.wants)
+    settings = PoolSettings(scaling="hpa", max=3)
+    desk.world.command(c.SetPool(vhost="/", name="core", settings=settings, only=("scaling", "max")))
+    assert len(desk.wants) > before, "it is told at once"
+    assert told() == Scale(by="hpa", least=1, most=3, backlog=5)
+    more = MoreSettings(target_wait_ms=20_000)
+    desk.world.command(c.SetPool(vhost="/", name="core", settings=settings, only=("target_wait_ms",), more=more))
+    assert told() == Scale(by="hpa", least=1, most=3, backlog=20)
+    assert pools.launch(own.launch_id) is not None
