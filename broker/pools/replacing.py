@@ -11,7 +11,7 @@ ready. So a version that does not start takes away no more than these.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
 from typing import Final
 
 from clusterbroker.cluster.wiring.pool_entities import NO_KEY
@@ -57,7 +57,7 @@ class Replacing:
         self,
         groups: Iterable[GroupFacts],
         facts: PoolFacts,
-        left: Collection[str],
+        left: Set[str],
         waiting: Collection[str],
         needs: Mapping[str, int],
         largest: Callable[[str], int],
