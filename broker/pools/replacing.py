@@ -81,7 +81,6 @@ class Replacing:
             if old and len(group.active) == largest(group.key) and left.isdisjoint(_ids(group)):
                 found.append((group, min(old, key=lambda one: (one.held > 0, one.idle_since_s, one.id))))
         usable = [book for book in self._placement.books.values() if book.usable]
-        found.sort(key=lambda one: (one[1].host not in under_way, one[1].host))  # all keys of a worker, then the next
         for group, worker in found:
             what, host = worker.host or group.key, hosts.get(worker.host)
             ends, key = (worker, group.key) if host is None else (host, NO_KEY)

@@ -133,11 +133,6 @@ def successors_beside_those_that_leave(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Replacing, "in_the_way", lambda _self, _group, _facts: 0)
 
 
-def old_ones_leave_without_room(patch: pytest.MonkeyPatch) -> None:
-    """With `surge` = 0, whether a successor may start is not asked."""
-    patch.setattr(Replacing, "_has_room", lambda _self, _key, _ends, elsewhere: True)
-
-
 FOUND_IN: Final[dict[Bug, tuple[str, str]]] = {
     need_counted_from_running: ("ramp", "I3"),
     back_off_reset_by_start: ("poison", "back"),
@@ -153,6 +148,5 @@ FOUND_IN: Final[dict[Bug, tuple[str, str]]] = {
     all_of_a_version_at_once: ("rolling", "I3"),
     nobody_leaves_for_the_pools_limit: ("one_hot_key", "I8"),
     successors_beside_those_that_leave: ("rolling", "59"),
-    old_ones_leave_without_room: ("rolling", "59"),
 }
 """Scenario, and the rule that is broken (`checkers`). The first seven are of the design page."""
