@@ -76,6 +76,7 @@ class Pods(StandIn):
             web.get(space + "/pods/{name}", self._read),
             web.delete(space + "/pods/{name}", self._delete),
             web.patch(space + "/pods/{name}", self._patch),
+            web.get("/apis/apps/v1/namespaces/{space}/deployments", self._deployments),
         ]
 
     # -- what others do ----------------------------------------------------------------------------------------------
@@ -109,10 +110,16 @@ class Pods(StandIn):
             self.faults.answered += 1
             error = {"kind": "Status", "apiVersion": "v1", "code": GONE, "reason": "Expired", "message": "too old"}
             return await self._events(request, ({"type": "ERROR", "object": error},))
-        label, _, value = request.query.get("labelSelector", "").partition("=")
+        label, equals, value = request.query.get("labelSelector", "").partition("=")
         found = [one.document for one in list(self.containers.values()) if isinstance(one, Pod)]
-        items = [] if self.faults.empty else [one for one in found if one["metadata"]["labels"].get(label) == value]
+        labels = [(one, one["metadata"]["labels"].get(label)) for one in found]
+        chosen = [one for one, said in labels if said == value or (said is not None and not equals)]
+        items = [] if self.faults.empty else chosen
         return web.json_response({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items})
+
+    async def _deployments(self, _request: web.Request) -> web.Response:
+        """There are none."""
+        return web.json_response({"kind": "DeploymentList", "apiVersion": "apps/v1", "metadata": {}, "items": []})
 
     async def _create(self, request: web.Request) -> web.Response:
         manifest = await request.json()
