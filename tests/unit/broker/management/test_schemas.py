@@ -34,7 +34,10 @@ BODIES: dict[tuple[str, str], Schema] = {
 }
 OTHERS_SAY = {"apply_to", "rabbit_version", "product_name"}
 """What clients also send, in the place of what the schemas name, and the words by which exports are known."""
-NO_FORM = ("not_base64", "there is no", "no_such_user", "look again", "is no condition", "days from now at most")
+NO_FORM = (
+    "not_base64", "there is no", "no_such_user", "look again", "is no condition", "days from now at most",
+    "is named twice", "would need its name",
+)  # fmt: skip
 """Why else something is refused."""
 TEXTS = st.text("ab0", max_size=6)
 PLACE = recorded_place()
