@@ -16,10 +16,10 @@ from clusterbroker.cluster.wiring.pool_entities import Pool
 from clusterbroker.cluster.wiring.pool_names import PoolNames
 from clusterbroker.cluster.wiring.pool_rules import KEY_BYTES_MAX
 
-from .errors import bad_request, object_not_found
+from .errors import bad_request
 from .forms import Form
-from .pools import Settings, document, may_read
-from .principals import MANAGEMENT, MONITORING
+from .pools import Settings, asked_pool, document, may_read
+from .principals import MONITORING
 from .reading import Document, Reading
 from .reads import Path
 
@@ -52,11 +52,7 @@ class Asked(Struct, frozen=True):
 
 def asked(reading: Reading, path: Path) -> Asked:
     """Refused as the rights demand, (404) without the pool, (400) with what is no key."""
-    reading.principal.require(MANAGEMENT)
-    reading.principal.enter(path["vhost"])
-    pool = reading.map.pools.find(path["vhost"], path["name"])
-    if pool is None:
-        raise object_not_found()
+    pool = asked_pool(reading, path["vhost"], path["name"])
     keys = (_key(reading),) if "key" in reading.query else _readable(reading, pool)
     return Asked(pool, Request("explain", pool.orphans, keys=keys, places=reading.principal.has(MONITORING)))
 

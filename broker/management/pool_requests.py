@@ -37,10 +37,9 @@ from clusterbroker.cluster.wiring.pool_entities import Pool
 from clusterbroker.cluster.wiring.pool_names import PoolNames
 
 from . import paging
-from .errors import bad_request, object_not_found
+from .errors import bad_request
 from .forms import Form
-from .pools import may_read
-from .principals import MANAGEMENT
+from .pools import asked_pool, may_read
 from .reading import Document, Reading
 from .reads import Path
 
@@ -122,7 +121,7 @@ class Plan(NamedTuple):
 
 def plan(reading: Reading, path: Path) -> Plan:
     """Refused as rights and query demand, (404) without the pool."""
-    pool = _pool(reading, path)
+    pool = asked_pool(reading, path["vhost"], path["name"])
     made = _search(reading, pool, path["id"]) if "id" in path else _list(reading, pool)
     for text in {place.request.filter for place in made.places}:
         try:
@@ -130,15 +129,6 @@ def plan(reading: Reading, path: Path) -> Plan:
         except BadFilter as error:  # of each queue
             raise bad_request(str(error)) from None
     return made
-
-
-def _pool(reading: Reading, path: Path) -> Pool:
-    reading.principal.require(MANAGEMENT)
-    reading.principal.enter(path["vhost"])
-    pool = reading.map.pools.find(path["vhost"], path["name"])
-    if pool is None:
-        raise object_not_found()
-    return pool
 
 
 def _search(reading: Reading, pool: Pool, id_: str) -> Plan:

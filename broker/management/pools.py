@@ -33,6 +33,7 @@ from .errors import Refused, bad_request, object_not_found
 from .exchanges import open_vhosts
 from .forms import Form, Said, number, table, text
 from .paging import Listing
+from .principals import MANAGEMENT
 from .reading import Document, Reading
 from .replica import Replica
 
@@ -147,6 +148,13 @@ def found_pool(reading: Reading, vhost: str, name: str) -> Pool:
     if pool is None:
         raise object_not_found()
     return pool
+
+
+def asked_pool(reading: Reading, vhost: str, name: str) -> Pool:
+    """Of a question to other nodes. Refused as the rights demand, (404) without one of this name."""
+    reading.principal.require(MANAGEMENT)
+    reading.principal.enter(vhost)
+    return found_pool(reading, vhost, name)
 
 
 def document(reading: Reading, pool: Pool) -> Document:
