@@ -305,6 +305,10 @@ class Placement:
 
     # ---- room ----
 
+    def _by_worth(self, keys: Iterable[str]) -> list[str]:
+        """Those that are evicted first come first."""
+        return sorted(keys, key=lambda key: (self.worth(key), key))
+
     def room(
         self, wanted: str, facts: PoolFacts, idle: Iterable[str], starved: bool, now_s: float
     ) -> tuple[str, list[Victim]] | None:
@@ -315,7 +319,7 @@ class Placement:
         if coming:
             self.books[min(coming)].reserve(memory)
             return min(coming), []
-        order = sorted(idle, key=lambda key: (self.worth(key), key))
+        order = self._by_worth(idle)
         best: tuple[tuple[int, int, float, str], list[Victim]] | None = None
         for name, book in self.books.items():
             if not book.usable or memory > book.facts.memory:
@@ -341,7 +345,7 @@ class Placement:
         leave room for it, at any place. No victims: there are none now."""
         memory = self._costs.memory(wanted)
         has_room = any(book.usable and self._comes(book, memory) for book in self.books.values())
-        order = sorted(idle, key=lambda key: (self.worth(key), key))
+        order = self._by_worth(idle)
         best: tuple[tuple[int, float, str], Victim] | None = None
         for name, book in self.books.items():
             for rank, victim in self._candidates(name, wanted, facts, order, starved, now_s):
@@ -483,7 +487,7 @@ class Placement:
             if excess <= 0:
                 continue
             if order is None:
-                order = sorted(idle, key=lambda key: (self.worth(key), key))
+                order = self._by_worth(idle)
             for rank, victim in list(self._candidates(name, "", facts, order, starved=False, now_s=now_s)):
                 fresh = Victim(
                     victim.key, tuple(each for each in victim.workers if each.id not in self._leaving), victim.whole
