@@ -93,6 +93,7 @@ def _counted(known: tuple[Pool, ...], rows: dict[LogIndex, PoolRow]) -> Iterator
     requests: list[Sample] = []
     evictions: list[Sample] = []
     failures: list[Sample] = []
+    lost: list[Sample] = []
     for pool in known:
         named = {"vhost": pool.vhost, "pool": pool.name}
         row = rows.get(pool.pool_id, PoolRow(pool.pool_id))
@@ -103,11 +104,13 @@ def _counted(known: tuple[Pool, ...], rows: dict[LogIndex, PoolRow]) -> Iterator
         requests.append((labels(named), row.requests))
         evictions.append((labels(named), row.evictions))
         failures.append((labels(named), row.start_failures))
+        lost.append((labels(named), row.events_lost))
     yield from _timed(known, rows)
     for name, text, samples in (
         ("requests_total", "Requests that came to queues led here, each once", requests),
         ("evictions_total", "Groups that had to make room for others, counted by the controller's node", evictions),
         ("start_failures_total", "Workers that were not ready in time, or ended before, counted likewise", failures),
+        ("events_lost_total", "Events that were not told, for nobody answered for the pool's stream of them", lost),
         ("dead_total", "Requests that died, whether somebody wanted an answer or not", dead),
         ("answers_total", "Requests that the broker answered because they died", answers),
         ("answers_unheard_total", "Answers whose address was gone, or took none", unheard),

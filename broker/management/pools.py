@@ -21,6 +21,7 @@ from clusterbroker.cluster.wiring.pool_names import PoolNames
 from clusterbroker.cluster.wiring.pool_rules import (
     BESIDE,
     CHOICES,
+    EVENTS,
     KEYS_PER_WORKER,
     RANGES,
     SEPARATOR_MAX,
@@ -104,6 +105,7 @@ class Settings(Form):
     starve_s: Annotated[int, _number("starve_s", "A key that waits for so long goes first")] = 30
     min_run_s: Annotated[int, _number("min_run_s", "A worker runs for so long before it gives way to that")] = 10
     max_share_percent: Annotated[int, _number("max_share_percent", "Of a place for one key while others wait")] = 50
+    events: Annotated[bool, Meta(description="What happens to requests and workers is told in a stream")] = False
 
     def settings(self) -> PoolSettings:
         """Of the wiring, which judges them."""
@@ -192,6 +194,7 @@ def settings(view: ClusterView, pool: Pool) -> Document:
         KEYS_PER_WORKER: view.pools.keys_per_worker(pool.pool_id),
         **asdict(more),
         "tenant_weights": dict(more.tenant_weights),
+        EVENTS: view.pools.tells_events(pool.pool_id),
     }
 
 
@@ -389,6 +392,7 @@ def declaration(said: Said, at_ms: int, vhost: str, name: str) -> c.DeclarePool:
         spares=body.spares,
         keys_per_worker=body.keys_per_worker,
         more=body.more(),
+        events=body.events,
     )
 
 
@@ -408,6 +412,7 @@ def change(reading: Reading, said: Said, vhost: str, name: str) -> list[c.AnyCom
         spares=body.spares,
         keys_per_worker=body.keys_per_worker,
         more=body.more(),
+        events=body.events,
     )
     return [command] if only else []
 

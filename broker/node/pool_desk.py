@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from clusterbroker.broker.node.pool_events import PoolEvents
 from clusterbroker.broker.node.pool_spans import PoolSpans
 from clusterbroker.broker.pools.group_queue import GroupQueue
 from clusterbroker.broker.pools.known import Started
@@ -77,6 +78,7 @@ class PoolDesk:
         """(pool, key) -> until when its starts fail, and why they did last."""
         self._times: dict[LogIndex, PoolTimes] = {}
         self.spans = PoolSpans(node)
+        self.events = PoolEvents(node)
         self._asking: dict[str, tuple[Mapping[str, int], Callable[[Launch], object]]] = {}
         """Spares that wait here for their keys, and workers of several keys for a change of these, from what they know
         (key -> index of its assignment)."""
@@ -151,6 +153,7 @@ class PoolDesk:
         """Nobody asks for its numbers any more."""
         self._times.pop(pool_id, None)
         self.spans.pool_ended(pool_id)
+        self.events.pool_ended(pool_id)
 
     @property
     def templates(self) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from clusterbroker.broker.pools.controller import key_of
 from clusterbroker.broker.pools.credentials import WorkerKey, user_of
+from clusterbroker.broker.pools.events import Event, ids_of
 from clusterbroker.broker.pools.figures import NO_FIGURES, Figures
 from clusterbroker.broker.pools.group_queue import GroupQueue
 from clusterbroker.broker.pools.losses import WorkerEnd, poison_of
@@ -90,6 +91,7 @@ class NodePools:
         desk, now_ms = self._node.pool_desk, self._node.now_ms
         timed, none = desk.timed(), PoolTimes()
         found = {pool_id for pool_id, _ in self.dead} | set(self.unheard) | set(self.poison) | set(timed)
+        found |= set(desk.events.lost)
         found |= {LogIndex(pool_id) for pool_id in desk.failing}
         fleets = {
             pool.pool_id: fleet for pool in self._node.map.pools.all() if (fleet := self._fleet(pool)) is not None
@@ -111,7 +113,7 @@ class NodePools:
                 self.poison[pool_id], row(times.wait), row(times.service), row(times.start),
                 {key: (until_ms - now_ms, why) for key, until_ms, why in islice(desk.failed(pool_id), FAILED_MAX)},
                 times.counts[REQUESTS], times.counts[EVICTIONS], times.counts[START_FAILURES],
-                dict(of.workers), places(of), of.version,
+                dict(of.workers), places(of), of.version, desk.events.lost[LogIndex(pool_id)],
             )
             for pool_id in sorted(found | set(figures))
             for times, of in ((timed.get(pool_id, none), figures.get(pool_id, NO_FIGURES)),)
@@ -257,6 +259,10 @@ class NodePools:
         elif answer.message is not None:
             self.unheard[pool.pool_id] += 1
         self._node.pool_desk.spans.answered(pool, request, answer.reason, heard)
+        if node.map.pools.tells_events(pool.pool_id):
+            about = {**ids_of(request).fields, "reason": answer.reason, "heard": heard}
+            event = Event("died", node.now_ms, key_of(request.routing_key) or "", about)
+            node.pool_desk.events.tell(pool.pool_id, event)
 
     def _why(self, pool: Pool, request: Message) -> str:
         key = key_of(request.routing_key)

@@ -267,6 +267,10 @@ class Fleet:
                 policy.retry(key)
         self._wakes = True
 
+    def knows(self, launch_id: str) -> bool:
+        """Whether it has heard of this launch, which is not gone."""
+        return launch_id in self._known
+
     def _know(self, launch: LaunchEntity, now_s: float) -> Known:
         known = self._known.get(launch.launch_id)
         if known is None:

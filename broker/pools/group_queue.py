@@ -29,6 +29,7 @@ from clusterbroker.broker.pools.messages import GroupTold
 from clusterbroker.broker.pools.passing_queue import AGAIN_MS
 from clusterbroker.broker.pools.ports import PoolHost
 from clusterbroker.broker.pools.request_dispatch import RequestDispatch
+from clusterbroker.broker.pools.request_events import RequestEvents
 from clusterbroker.broker.pools.sticky import STICKY_BYTES, sticks_to
 from clusterbroker.broker.pools.times import Arrivals, Followed
 from clusterbroker.broker.queues.dead_lettering.death import Reason
@@ -63,8 +64,8 @@ class GroupQueue(Queue):
     dispatching = RequestDispatch
     dispatch: RequestDispatch
     __slots__ = (
-        "_again_ms", "_ages_ms", "_arrivals", "_busy_ms", "_closed_for", "_draining", "_failing_ms", "_followed",
-        "_measured", "_ordered", "_part", "_retires", "_seen", "_service_ms", "_told", "_told_ms", "node",
+        "_again_ms", "_ages_ms", "_arrivals", "_busy_ms", "_closed_for", "_draining", "_events", "_failing_ms",
+        "_followed", "_measured", "_ordered", "_part", "_retires", "_seen", "_service_ms", "_told", "_told_ms", "node",
     )  # fmt: skip
 
     def __init__(
@@ -81,8 +82,11 @@ class GroupQueue(Queue):
         self._draining = False
         self._failing_ms = 0
         self._retires = False
+        self._events: RequestEvents | None = None
+        """None: the pool tells none."""
         super().__init__(entity, settings, ring, node, now_ms)
         self._forget_measures(now_ms)
+        self._look_at_events()
         self.dispatch.suspects.alone = self._is_alone
         self.launches_changed()
 
@@ -113,6 +117,8 @@ class GroupQueue(Queue):
     def begin_epoch(self, now_ms: int) -> None:
         super().begin_epoch(now_ms)
         self._forget_measures(now_ms)
+        self._events = None
+        self._look_at_events()
         self._draining = False
         self.launches_changed()
         self._busy_ms, self._seen, self._ordered, self._again_ms = now_ms, (), False, 0
@@ -137,10 +143,31 @@ class GroupQueue(Queue):
     def publish_numbered(
         self, producer: bytes, numbers: Sequence[int], messages: Sequence[Message], ticket: Ticket | None, now_ms: int
     ) -> None:
-        before = self.ring.published
+        before, events = self.ring.published, self._events
+        if events is not None:
+            events.came()
         super().publish_numbered(producer, numbers, messages, ticket, now_ms)
         if self.keeps_times_of(producer):
             self._arrivals.move(before)
+            if events is not None:
+                events.came("moved")
+
+    def _look_at_events(self) -> None:
+        """The pool tells them from now on, or does not."""
+        pool_id, tells = self._part.pool_id, self.node.map.pools.tells_events(self._part.pool_id)
+        if tells == (self._events is not None):
+            return
+        self._events = None
+        if tells:
+            events = self.node.pool_desk.events
+            self._events = RequestEvents(
+                self._part.key,
+                self.name,
+                self.ring,
+                lambda: self.node.now_ms,
+                lambda event: events.tell(pool_id, event),
+            )
+        self.dispatch.tell(None if self._events is None else self._events.handed)
 
     def publish_records(self, records: bytes | memoryview, ticket: Ticket, now_ms: int) -> int:
         if self.subscriptions and STICKY_BYTES in bytes(records):
@@ -203,6 +230,8 @@ class GroupQueue(Queue):
             self._followed = Followed(self.ring)
         self._followed.look(self.node.pool_desk.times, pool.pool_id, now_ms)
         self._arrivals.look(self.node.pool_desk.times, pool.pool_id)
+        if self._events is not None:
+            self._events.look()
         self._tell(pool, now_ms)
         if not self._ordered and now_ms >= self._again_ms:
             self._live(pool, group, pinned, now_ms)
@@ -377,6 +406,7 @@ class GroupQueue(Queue):
     def pool_changed(self) -> None:
         """The pool, or the group, is another one in the map. A group that was required since its end was ordered will
         not end, and what was required of it is on its way."""
+        self._look_at_events()
         group = self.group
         if self.limits.closed and group is not None and group.generation != self._closed_for:
             self.limits.closed = False
@@ -391,6 +421,8 @@ class GroupQueue(Queue):
 
     def letter(self, seq: int, message: Message) -> Message:
         """The responder says how often it came back after a failure; the header may be its publisher's."""
+        if self._events is not None:
+            self._events.died(seq)
         count = self.ring.delivery_count(seq) if seq > 0 else 0
         return with_annotations(message, {COUNT: count}, removed="")
 
@@ -400,14 +432,19 @@ class GroupQueue(Queue):
         if message is not None and was_lost(message):
             self.modify(seq, REJECTED)
         else:
-            self.dispatch.returned(seq)
+            self._returned(seq, "failed" if counted else "released")
             super().requeue(seq, counted)
+
+    def _returned(self, seq: int, why: str) -> None:
+        self.dispatch.returned(seq)
+        if self._events is not None:
+            self._events.returned(seq, why)
 
     def modify(self, seq: int, modification: Modification) -> None:
         """Its worker was lost with it, or a worker rejected it."""
-        suspects = self.dispatch.suspects
-        self.dispatch.returned(seq)
-        match "" if self.deleted else last_return(modification):
+        suspects, why = self.dispatch.suspects, "" if self.deleted else last_return(modification)
+        self._returned(seq, why or ("failed" if modification.counted else "released"))
+        match why:
             case "lost":
                 if seq in suspects:
                     modification = modification._replace(counted=True)

@@ -8,9 +8,10 @@ cannot be served leaves to the pool's dead-letter exchange with a word as its re
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
 
-from clusterbroker.broker.pools.controller import Controller
+from clusterbroker.broker.pools.controller import Controller, key_of
+from clusterbroker.broker.pools.events import Event, Name, ids_of
 from clusterbroker.broker.pools.explaining import Document
 from clusterbroker.broker.pools.fleet import Fleet
 from clusterbroker.broker.pools.messages import ControllerTold, GroupTold, SpareTold, WorkerTold
@@ -46,12 +47,14 @@ nine tenths of the node to messages."""
 class OrphanQueue(PassingPoolQueue):
     """See the module."""
 
-    __slots__ = ("_arrivals", "_controller", "_rest_ms", "_step_ms", "_stepped_ms", "fleet")
+    __slots__ = ("_arrivals", "_controller", "_rest_ms", "_step_ms", "_stepped_ms", "_told", "fleet")
 
     def _begin(self) -> None:
         super()._begin()
         self._controller: Controller | None = None
         self._arrivals = Arrivals(self.ring)
+        self._told = self.ring.next_seq
+        """Requests before it have come to who owned the queue then, who told of them."""
         self._step_ms: int | None = None
         self._stepped_ms = 0
         self._rest_ms = STEP_MS
@@ -91,6 +94,16 @@ class OrphanQueue(PassingPoolQueue):
     def _came(self, seq: int, message: Message) -> None:
         assert self._controller is not None, "a pool that there is has a controller"
         self._controller.came(seq, message.routing_key)
+        if seq >= self._told and self._tells_events:
+            about = {"queue": self.name, "seq": seq, **ids_of(message).fields}
+            self._tell("received", key_of(message.routing_key) or "", **about)
+
+    @property
+    def _tells_events(self) -> bool:
+        return self.node.map.pools.tells_events(self._part.pool_id)
+
+    def _tell(self, name: Name, key: str, **about: Any) -> None:
+        self.node.pool_desk.events.tell(self._part.pool_id, Event(name, self.node.now_ms, key, about))
 
     def _pass(self) -> None:
         controller = self._controller
@@ -205,6 +218,8 @@ class OrphanQueue(PassingPoolQueue):
     def launch_changed(self, launch: Launch) -> None:
         """It was ordered, assigned, retired or revoked."""
         if self.fleet is not None:
+            if self._tells_events and not self.fleet.knows(launch.launch_id):
+                self._tell("started", launch.key, worker=launch.launch_id, place=launch.place)
             self.fleet.launch_changed(launch, self.node.now_ms / 1000)
             self.ring.mark()
 
@@ -220,6 +235,11 @@ class OrphanQueue(PassingPoolQueue):
     def launch_ended(self, launch: Launch, exit_status: int | None, peak_bytes: int) -> None:
         """It is gone."""
         if self.fleet is not None:
+            if self._tells_events:
+                self._tell(
+                    "exited", launch.key, worker=launch.launch_id, place=launch.place, exit_status=exit_status,
+                    why=launch.revoked or launch.retired,
+                )  # fmt: skip
             self.fleet.launch_ended(launch, exit_status, peak_bytes, self.node.now_ms / 1000)
             self.ring.mark()
 
@@ -240,6 +260,8 @@ class OrphanQueue(PassingPoolQueue):
         starts, fleet.starts = fleet.starts, []
         for one in starts:
             desk.started(fleet.pool, one)
+            if not one.failed and self._tells_events:
+                self._tell("ready", one.key, worker=one.worker_id, place=one.place, took_ms=round(1000 * one.took_s))
         desk.times(pool_id).counts.update(fleet.counts)
         fleet.counts.clear()
         fails, fleet.fails = fleet.fails, []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
+from clusterbroker.broker.pools.events import Event
 from clusterbroker.broker.pools.known import Started
 from clusterbroker.broker.pools.messages import GroupTold, StartsFail, WorkerTold
 from clusterbroker.broker.pools.places import Place
@@ -24,12 +25,22 @@ class QueuesOfVhost(Protocol):
     def queues(self) -> Mapping[str, QueueHandle]: ...
 
 
+class Events(Protocol):
+    """Of pools that tell them."""
+
+    def tell(self, pool_id: int, event: Event) -> None:
+        """If this pool does."""
+
+
 class Desk(Protocol):
     """What the node knows of pools, and whom it tells."""
 
     @property
     def places(self) -> Mapping[str, Place]:
         """By the names of their nodes."""
+
+    @property
+    def events(self) -> Events: ...
 
     @property
     def own_place(self) -> str:

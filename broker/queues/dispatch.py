@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final
 
 from clusterbroker.broker.content.changes import with_change
 from clusterbroker.broker.queues import ring as rings
-from clusterbroker.broker.queues.annotation import Annotation
+from clusterbroker.broker.queues.annotation import Annotation, Handed
 from clusterbroker.broker.queues.attributes import EXCLUDED, RETRIES_MAX, RETRY
 from clusterbroker.broker.queues.dead_lettering.dead_lettering import DeadLettering
 from clusterbroker.broker.queues.handle import Modification, Taken
@@ -397,6 +397,10 @@ class Dispatch:
     def watch(self, watch: Watch | None) -> None:
         """Who looks at what consumers of this node get from now on; None: nobody."""
         self._annotation.watched(watch)
+
+    def tell(self, handed: Handed | None) -> None:
+        """Who hears of each message that is handed out, and to whom; None: nobody."""
+        self._annotation.tell(handed)
 
     # -- the end ----------------------------------------------------------------------------------------------
 

@@ -91,3 +91,5 @@ class PoolRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Likewise."""
     version: str = ""
     """Of the template as the controller has it started."""
+    events_lost: int = 0
+    """That no stream took, here."""

@@ -261,7 +261,10 @@ class Imports:
         if held is None or held.accepted:
             return
         pools = [change.pool for change in changes if isinstance(change, events.PoolChanged)]
-        closes = any(True for pool in pools for _ in _closed_by(pool.vhost, pool.name, held.read))
+        table = self._parts.pools.table
+        closes = any(
+            True for pool in pools for _ in _closed_by(pool.vhost, pool.name, held.read, table.has_events(pool.pool_id))
+        )
         if closes or any(key_of(change) in held.read for change in changes):
             self._end(held, changes)
 
@@ -282,7 +285,7 @@ class Imports:
         """
         if isinstance(command, c.Loosen):
             command = command.ending
-        if isinstance(command, c.DeclarePool):
+        if isinstance(command, c.DeclarePool) or (isinstance(command, c.SetPool) and command.events):
             yield from self._missing_vhost(command.vhost)
             yield from self._of_pool(command)
             return
@@ -311,10 +314,10 @@ class Imports:
         if vhost not in self._parts.vhosts.by_name:
             yield "vhost", vhost
 
-    def _of_pool(self, command: c.DeclarePool) -> Iterable[Key]:
+    def _of_pool(self, command: c.DeclarePool | c.SetPool) -> Iterable[Key]:
         """What an import has of the names that a pool would close."""
         assert self.current is not None, "an import is decided"
-        for kind, vhost, name in _closed_by(command.vhost, command.name, self.current.locks):
+        for kind, vhost, name in _closed_by(command.vhost, command.name, self.current.locks, command.events):
             yield from self._missing(kind, vhost, name)
 
     def _missing(self, kind: str, vhost: str, name: str) -> Iterable[Key]:
@@ -349,7 +352,7 @@ class Imports:
             self.current = held
 
 
-def _closed_by(vhost: str, pool: str, keys: Iterable[Key]) -> Iterable[Key]:
+def _closed_by(vhost: str, pool: str, keys: Iterable[Key], with_events: bool) -> Iterable[Key]:
     """Those of the queues and exchanges that are a pool's by their names."""
     try:
         names = PoolNames(pool)
@@ -357,6 +360,6 @@ def _closed_by(vhost: str, pool: str, keys: Iterable[Key]) -> Iterable[Key]:
         return  # no pool has such a name
     for key in keys:
         if (key[:2] == ("exchange", vhost) and key[2] in names.exchanges) or (
-            key[:2] == ("queue", vhost) and names.has_queue(key[2])
+            key[:2] == ("queue", vhost) and (names.has_queue(key[2]) or (with_events and key[2] == names.events))
         ):
             yield key

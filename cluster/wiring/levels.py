@@ -25,7 +25,7 @@ from .delay_bits import BITS_SETTINGS
 from .exchange_rules import DELAY_RATE
 from .members import Members
 from .pool_entities import NO_KEY, NO_MORE, NOOP, MoreSettings
-from .pool_rules import KEYS_PER_WORKER, SPARES
+from .pool_rules import EVENTS, KEYS_PER_WORKER, SPARES
 from .queue_settings import DEDUPLICATION, LINK_SETTINGS
 from .snapshot import Snapshot
 
@@ -68,6 +68,7 @@ ASKED_BY_NUMBER: Final = 7
 LOST_NUMBERS: Final = 7
 TENANTS: Final = 8
 LEARNT_COSTS: Final = 8
+POOL_EVENTS: Final = 9
 CIRCLES: Final = 7
 """The end of an auto-delete exchange in a circle of bindings, in pieces: below it, the pieces take it with them."""
 MEMBERS_MAX: Final = 253
@@ -127,6 +128,7 @@ LEVELS: Final = (
         "tenants of pools and their weights, settings of their scaling, workers that call their own pool, memory of a "
         "key's workers that a new controller knows",
     ),
+    Level(POOL_EVENTS, "pools that tell what happens to their requests and workers, in a stream"),
 )
 LEVEL: Final = LEVELS[-1].number
 """The highest that this release knows."""
@@ -156,6 +158,10 @@ def _needed(command: Any) -> int:
             return max((_KEYS.get(key, FIRST) for key in definition), default=FIRST)
         case c.DeclareDelayedExchange(arguments=arguments) if DELAY_RATE in arguments:
             return DELAY_RATES
+        case c.DeclarePool(events=True):
+            return POOL_EVENTS
+        case c.SetPool(only=only) if EVENTS in only:
+            return POOL_EVENTS
         case c.DeclarePool(more=more) if more != NO_MORE:
             return TENANTS
         case c.SetPool(only=only) if not NEWER.isdisjoint(only):

@@ -31,6 +31,8 @@ class DeclarePool(Command, frozen=True, kw_only=True, tag="declare_pool"):
     """Keys that a worker serves at most (feature level 7)."""
     more: MoreSettings = NO_MORE
     """Feature level 8."""
+    events: bool = False
+    """Each thing that happens to a request or a worker is told in a stream (feature level 9)."""
 
 
 class SetPool(Command, frozen=True, kw_only=True, tag="set_pool"):
@@ -47,6 +49,8 @@ class SetPool(Command, frozen=True, kw_only=True, tag="set_pool"):
     """Likewise. Refused: 406 for another one while the pool has workers."""
     more: MoreSettings = NO_MORE
     """Feature level 8."""
+    events: bool = False
+    """Feature level 9."""
 
 
 class PausePool(Command, frozen=True, kw_only=True, tag="pause_pool"):

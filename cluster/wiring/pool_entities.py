@@ -158,6 +158,15 @@ class More(msgspec.Struct, frozen=True, array_like=True):
     settings: MoreSettings
 
 
+class EventStream(msgspec.Struct, frozen=True, array_like=True):
+    """The stream of a pool's events; a pool that has never told any has no entity (feature level 9)."""
+
+    pool_id: LogIndex
+    queue_id: QueueId
+    told: bool = True
+    """Else it is kept, until the pool ends, and gets nothing more."""
+
+
 class Learnt(msgspec.Struct, frozen=True, array_like=True):
     """How much memory a worker of a key takes, as its pool has seen it (feature level 8)."""
 

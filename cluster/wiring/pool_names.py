@@ -28,7 +28,7 @@ def encoded(text: str) -> str:
 class PoolNames:
     """Of one pool."""
 
-    __slots__ = ("_prefix", "activity", "dead", "delayed", "exchange", "orphans", "poison", "requests")
+    __slots__ = ("_prefix", "activity", "dead", "delayed", "events", "exchange", "orphans", "poison", "requests")
 
     def __init__(self, pool: str) -> None:
         prefix = encoded(pool)
@@ -42,6 +42,8 @@ class PoolNames:
         self.dead: Final = f"{prefix}-dl"
         self.activity: Final = f"{prefix}-activity"
         self.poison: Final = f"{prefix}-poison"
+        self.events: Final = f"{prefix}-events"
+        """Of a pool that has told events; any queue may have this name where there is none."""
 
     def exchange_of(self, queue: str) -> str:
         """The fanout exchange before the queue of orphans, of the dead, or of activity."""

@@ -17,7 +17,9 @@ SPARES: Final = "spares"
 """The setting that is an entity of its own."""
 KEYS_PER_WORKER: Final = "keys_per_worker"
 """Another one."""
-BESIDE: Final = (SPARES, KEYS_PER_WORKER, *MoreSettings.__struct_fields__)
+EVENTS: Final = "events"
+"""And another one."""
+BESIDE: Final = (SPARES, KEYS_PER_WORKER, *MoreSettings.__struct_fields__, EVENTS)
 """Settings that are no field of `PoolSettings`."""
 TENANTS_MAX: Final = 1000
 """With a weight."""
@@ -30,6 +32,10 @@ KEY_BYTES_MAX: Final = 255
 """Of a group's key, as of any routing key."""
 POISON_MAX: Final = 10_000
 ACTIVITY_MAX: Final = 10_000
+EVENTS_BYTES: Final = 1 << 30
+"""Of the stream of events; a policy may keep less."""
+EVENTS_FILE_BYTES: Final = 16 << 20
+"""It gives up its oldest ones by so much."""
 _MS_MAX: Final = 10 * 365 * 86_400_000
 _S_MAX: Final = _MS_MAX // 1000
 RANGES: Final[dict[str, tuple[int, int]]] = {
@@ -196,6 +202,15 @@ def of_pool(settings: QueueSettings, part: str) -> QueueSettings:
         changed.update((field, getattr(plain, field)) for field in _WAITING)
     kept = tuple((field, source) for field, source in settings.sources if field not in changed)
     return replace(settings, **changed, sources=kept)
+
+
+def events_arguments() -> dict[str, Any]:
+    """Of the stream of events."""
+    return {
+        "x-queue-type": "stream",
+        "x-max-length-bytes": EVENTS_BYTES,
+        "x-stream-max-segment-size-bytes": EVENTS_FILE_BYTES,
+    }
 
 
 def bounded_arguments(most: int) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from .pool_assignments import Assignments
 from .pool_entities import (
     NO_MORE,
     Assignment,
+    EventStream,
     Group,
     KeysPerWorker,
     Launch,
@@ -36,7 +37,7 @@ from .vhosts import Vhosts
 
 ENTRIES_MAX: Final = 100
 """Of one command."""
-PoolPart = Literal["orphans", "dead", "activity", "poison", "requests"]
+PoolPart = Literal["orphans", "dead", "activity", "poison", "requests", "events"]
 
 
 class PoolQueue(NamedTuple):
@@ -52,8 +53,8 @@ class PoolHeld:
     """A pool with what hangs on it."""
 
     __slots__ = (
-        "assignments", "by_key", "groups", "keys_per_worker", "launches", "learnt", "more", "names", "pins", "pool",
-        "spares",
+        "assignments", "by_key", "events", "groups", "keys_per_worker", "launches", "learnt", "more", "names", "pins",
+        "pool", "spares",
     )  # fmt: skip
 
     def __init__(self, pool: Pool) -> None:
@@ -69,10 +70,15 @@ class PoolHeld:
         """Workers that are kept ready without a key."""
         self.keys_per_worker = 1
         self.more = NO_MORE
+        self.events: EventStream | None = None
         self.learnt: dict[str, int] = {}
         """Peak bytes of a worker by key, the one that was seen last at the end."""
         self.assignments = Assignments()
         """Of workers that serve several keys."""
+
+    def has_queue(self, name: str) -> bool:
+        """Whether a queue of this name is the pool's, or would be."""
+        return self.names.has_queue(name) or (self.events is not None and name == self.names.events)
 
     def learn(self, key: str, peak_bytes: int) -> None:
         """A worker of a key has ended, and so much it has taken."""
@@ -187,6 +193,16 @@ class PoolTable:
         held = self.by_id.get(pool_id)
         return NO_MORE if held is None else held.more
 
+    def tells_events(self, pool_id: LogIndex) -> bool:
+        """Whether a pool tells what happens in it."""
+        held = self.by_id.get(pool_id)
+        return held is not None and held.events is not None and held.events.told
+
+    def has_events(self, pool_id: LogIndex) -> bool:
+        """Whether it has the stream of them."""
+        held = self.by_id.get(pool_id)
+        return held is not None and held.events is not None
+
     def learnt(self, pool_id: LogIndex) -> Mapping[str, int]:
         """Key -> peak bytes of its workers, of a pool."""
         held = self.by_id.get(pool_id)
@@ -260,7 +276,7 @@ class PoolTable:
     def owner_of_queue(self, vhost: str, name: str) -> Pool | None:
         """The pool that a queue of this name belongs to, or would belong to."""
         held = self.by_prefix.get((vhost, name.partition("-")[0]))
-        return held.pool if held is not None and held.names.has_queue(name) else None
+        return held.pool if held is not None and held.has_queue(name) else None
 
     def held(self, vhost: str, name: str) -> PoolHeld | None:
         """The pool of this name, for the fold."""
@@ -343,6 +359,12 @@ class PoolTable:
         if pool.delayed in self._index.by_id:
             self.delayed.add(pool.delayed)
 
+    def put_events(self, held: PoolHeld, stream: EventStream) -> None:
+        """A pool tells its events, or does not any more."""
+        held.events = stream
+        if stream.queue_id in self._index.by_id:
+            self.queues[stream.queue_id] = PoolQueue(held.pool.pool_id, "events")
+
     def save(self, snapshot: Snapshot) -> None:
         """Write this part of the map into a snapshot."""
         snapshot.pools = list(self.all())
@@ -357,6 +379,7 @@ class PoolTable:
         snapshot.learnt = [
             Learnt(held.pool.pool_id, key, peak) for held in self.by_id.values() for key, peak in held.learnt.items()
         ]
+        snapshot.event_streams = [held.events for held in self.by_id.values() if held.events is not None]
 
     def restore(self, snapshot: Snapshot) -> None:
         """Read this part of the map from a snapshot. KeyError, AssertionError: the snapshot contradicts itself."""
@@ -382,6 +405,8 @@ class PoolTable:
             self.by_id[more.pool_id].more = more.settings
         for learnt in snapshot.learnt:
             self.by_id[learnt.pool_id].learnt[learnt.key] = learnt.peak_bytes
+        for stream in snapshot.event_streams:
+            self.put_events(self.by_id[stream.pool_id], stream)
 
 
 def check_count(entries: Sized) -> None:

@@ -47,9 +47,9 @@ from .delays import delay_queue
 from .entities import Binding, Queue, in_part
 from .exchange_rules import DELAYED, DELAYED_TYPE
 from .passing import LogClock
-from .pool_entities import Group, MoreSettings, Pool
+from .pool_entities import EventStream, Group, MoreSettings, Pool
 from .pool_names import PoolNames, encoded
-from .pool_rules import KEYS_PER_WORKER, SPARES
+from .pool_rules import EVENTS, KEYS_PER_WORKER, SPARES
 from .pool_table import PoolHeld, PoolQueue, PoolTable, check_count, pool_text
 from .queue_index import QueueIndex
 from .replicas import Replicas
@@ -91,6 +91,8 @@ class Pools:
         held = PoolHeld(pool)
         held.spares, held.keys_per_worker, held.more = command.spares, command.keys_per_worker, command.more
         self.table.put_pool(held)
+        if command.events:
+            self._tell_events(held, topology, 5, command.at_ms, changes)
         changes.append(PoolChanged(pool))
         return pool
 
@@ -107,10 +109,12 @@ class Pools:
             return self._same(known, command)
         names = PoolNames(command.name)
         self._check_free(topology, names)
+        if command.events:
+            self._check_events_free(topology, names)
         if len(self.table.all(command.vhost)) >= POOLS_MAX:
             raise LimitReached(f"vhost '{command.vhost}' has {POOLS_MAX} pools")
         self._replicas.check_places()
-        topology.check_queue_limit(names.orphans, 5)
+        topology.check_queue_limit(names.orphans, 5 + command.events)
         return None
 
     def _same(self, held: PoolHeld, command: c.DeclarePool) -> Pool:
@@ -130,6 +134,7 @@ class Pools:
         beside = (
             (SPARES, held.spares, command.spares),
             (KEYS_PER_WORKER, held.keys_per_worker, command.keys_per_worker),
+            (EVENTS, self.table.tells_events(known.pool_id), command.events),
         )
         for name, is_, asked in (*settings, *beside):
             if is_ != asked:
@@ -144,6 +149,21 @@ class Pools:
         for name in (*topology.queues, *([_delay_queue(names)] if _delay_queue(names) in topology.queues else ())):
             if names.has_queue(name) or name == _delay_queue(names):
                 raise PreconditionFailed(f"{queue_text(vhost, name)} is there, and the pool would need its name")
+
+    @staticmethod
+    def _check_events_free(topology: Topology, names: PoolNames) -> None:
+        if names.events in topology.queues:
+            raise PreconditionFailed(
+                f"{queue_text(topology.vhost.name, names.events)} is there, and the pool's events would need its name"
+            )
+
+    def _tell_events(self, held: PoolHeld, topology: Topology, nth: int, at_ms: int, changes: list[Change]) -> None:
+        """From now on, in the stream that the pool has, or in a new one."""
+        stream = held.events
+        if stream is None:
+            self._declare_queue(topology, nth, held.names.events, rules.events_arguments(), at_ms, changes)
+            stream = EventStream(held.pool.pool_id, topology.queues[held.names.events].queue_id)
+        self.table.put_events(held, replace(stream, told=True))
 
     def _wire(self, topology: Topology, names: PoolNames, command: c.DeclarePool, changes: list[Change]) -> None:
         """Exchanges, queues and bindings of a new pool."""
@@ -219,10 +239,22 @@ class Pools:
                 f"{pool_text(command.vhost, command.name)} has {len(held.launches)} workers: {KEYS_PER_WORKER} changes "
                 "while it has none"
             )
-        if (settings, spares, keys, more) == (held.pool.settings, held.spares, held.keys_per_worker, held.more):
+        told = self.table.tells_events(held.pool.pool_id)
+        tells = command.events if EVENTS in command.only else told
+        if (settings, spares, keys, more, tells) == (
+            held.pool.settings, held.spares, held.keys_per_worker, held.more, told
+        ):  # fmt: skip
             return held.pool
-        held.spares, held.keys_per_worker, held.more = spares, keys, more
         topology = self._vhosts.require(command.vhost)
+        if tells and not told:
+            if held.events is None:
+                self._check_events_free(topology, held.names)
+                self._replicas.check_places()
+                topology.check_queue_limit(held.names.events, 1)
+            self._tell_events(held, topology, 0, command.at_ms, changes)
+        elif held.events is not None:
+            held.events = replace(held.events, told=tells)
+        held.spares, held.keys_per_worker, held.more = spares, keys, more
         before = held.pool.settings
         held.pool = replace(held.pool, settings=settings)
         changes.append(PoolChanged(held.pool))
@@ -293,7 +325,7 @@ class Pools:
     def _end(self, held: PoolHeld, topology: Topology, changes: list[Change]) -> None:
         """The pool is gone, but for workers that are not gone: nobody wants them."""
         pool = held.pool
-        for queue_id in (pool.dead, pool.activity, pool.poison):
+        for queue_id in (pool.dead, pool.activity, pool.poison, *_events_of(held)):
             queue = self._index.by_id.get(queue_id)
             if queue is not None:
                 topology.end_queue(queue, changes)
@@ -315,7 +347,7 @@ class Pools:
         for launch in tuple(held.launches.values()):
             del self.table.launched[launch.launch_id]
             changes.append(LaunchEnded(launch))
-        for queue_id in (pool.orphans, pool.dead, pool.activity, pool.poison):
+        for queue_id in (pool.orphans, pool.dead, pool.activity, pool.poison, *_events_of(held)):
             self.table.queues.pop(queue_id, None)
         self.table.delayed.discard(pool.delayed)
         del self.table.by_id[pool.pool_id], self.table.by_prefix[pool.vhost, encoded(pool.name)]
@@ -518,6 +550,10 @@ def _check_key(key: str) -> None:
         raise PreconditionFailed("a key of a group is UTF-8") from None
     if len(raw) > rules.KEY_BYTES_MAX or b"\0" in raw:
         raise PreconditionFailed(f"a key of a group has at most {rules.KEY_BYTES_MAX} bytes and no NUL")
+
+
+def _events_of(held: PoolHeld) -> tuple[QueueId, ...]:
+    return () if held.events is None else (held.events.queue_id,)
 
 
 def _delay_queue(names: PoolNames) -> str:

@@ -3,7 +3,8 @@
     chunk    u8 version (1) | msgpack [kind, [entity, entity, ...]]       at most CHUNK_ENTITIES entities
     kinds    vhost, limits, exchange, queue, binding, policy, operator_policy, user, permission, topic_permission,
              parameter, member, forgotten_disk, import, import_command, producer, segment, time, deserted, level, link,
-             container, pool, group, launch, pin, spares, keys_per_worker, assignment, more, learnt;
+             container, pool, group, launch, pin, spares, keys_per_worker, assignment, more, learnt,
+             event_stream;
              in this order, within a kind in the map's order, so that order survives too
 
 A snapshot holds transient things as well: what a later command of the log answered may have depended on them,
@@ -23,7 +24,7 @@ from clusterbroker.journal.values import restored
 from . import entities as e
 from .arguments import ENCODER, VERSION, decoded
 from .commands import Defining
-from .pool_entities import Assignment, Group, KeysPerWorker, Launch, Learnt, More, Pin, Pool, Spares
+from .pool_entities import Assignment, EventStream, Group, KeysPerWorker, Launch, Learnt, More, Pin, Pool, Spares
 
 CHUNK_ENTITIES: Final = 1000
 
@@ -78,6 +79,7 @@ class Snapshot(msgspec.Struct):
     assignments: list[Assignment] = []
     more: list[More] = []
     learnt: list[Learnt] = []
+    event_streams: list[EventStream] = []
 
     def sections(self) -> Iterator[tuple[str, list[Any]]]:
         """(kind, entities) in the stored order. Of kinds that came with a feature level those that there are: below it
@@ -96,11 +98,12 @@ _KINDS: Final = """
     vhost limits exchange queue binding policy operator_policy user permission topic_permission parameter member
     forgotten_disk import import_command producer segment time deleted_queue deserted level link
     container pool group launch pin spares keys_per_worker assignment more learnt
+    event_stream
 """
 """Of the fields of a snapshot behind its index, in their order, which is the stored one."""
 _OF_LEVELS: Final = frozenset(
     ("level", "link", "container", "pool", "group", "launch", "pin", "spares", "keys_per_worker", "assignment", "more",
-     "learnt")
+     "learnt", "event_stream")
 )  # fmt: skip
 _FIELDS: Final = dict(zip(_KINDS.split(), Snapshot.__struct_fields__[1:], strict=True))
 _LISTS: Final[dict[str, Any]] = {

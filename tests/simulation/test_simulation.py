@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.budget import campaign
+from tests.budget import TIER, campaign
 from tests.simulation import mutations
 from tests.simulation.bugs import MUTATIONS, PLANNED
 from tests.simulation.run import Failure, run
@@ -45,7 +45,12 @@ def test_a_failure_names_its_seed() -> None:
 
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in QUICKLY_FOUND else pytest.mark.matrix) for name in MUTATIONS]
+    "name",
+    [
+        pytest.param(name, marks=() if name in QUICKLY_FOUND else pytest.mark.matrix)
+        for name in MUTATIONS
+        if TIER != "commit" or name not in mutations.RARE
+    ],
 )
 def test_a_bug_is_found(name: str) -> None:
     """At the seed that found it last, in a second or two; where that means another story by now, the search goes on:

@@ -1,10 +1,11 @@
-"""I1 to I5, I7, I14, I20, I30: what owners write, commit, and what the copies have of it."""
+"""I1 to I5, I7, I14, I20, I30, I38: what owners write, commit, and what the copies have of it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
 from clusterbroker.broker.queues.attributes import DUE_TARGET, LINK_ATTACH, LINK_DELIVERY, LINK_HELD, LINK_WITHDRAWN
+from clusterbroker.cluster.wiring.changes import TimePassed
 from clusterbroker.cluster.wiring.commands import ForceOwner, RegisterNode
 from clusterbroker.journal.layout import ENQ, SET
 from tests.simulation.checkers.history import Checker
@@ -283,6 +284,17 @@ class I14SameMaps(Checker):
             digest = site.wiring.map.digest()
             known = self._digests.setdefault(applied.index, digest)
             self.require(known == digest, f"{site.name} has another map at {applied.index}")
+
+
+class I38LogAge(Checker):
+    """The log's age grows by the time that passes, whatever wall clocks say: it is never beyond the time of the whole
+    run, by clocks that go too fast by 8 % at most (`edges`)."""
+
+    def ordered(self, applied: Applied) -> None:
+        for change in applied.changes:
+            if isinstance(change, TimePassed):
+                lived_s, run_s = change.time.lived_ms / 1000, self.world.schedule.now_s
+                self.require(lived_s <= 1.1 * run_s + 1, f"the log is {lived_s:.0f} s old after {run_s:.0f} s")
 
 
 class I20NeverBack(Checker):

@@ -1,0 +1,101 @@
+"""What happens to the requests of a group's queue, found out at its owner, for a pool that tells it (`events`).
+
+A request that is new in the queue, and one that is handed out, are seen as that happens. The hand-out asks for what a
+consumer sees of each message then (`Annotation.tell`), so it costs a call in Python for each; a pool that tells nothing
+pays nothing. What is held is remembered by its number, and looked at in each turn in which anything was settled:
+
+    UNACKED    it is held
+    READY      it has returned; whoever returned it may have said why before
+    gone       its consumer has acknowledged it
+    DEAD       it died: the pool's responder tells
+
+What dies in a queue without copies is gone at once, so the queue says it (`died`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from clusterbroker.broker.pools.events import Event, Ids, Name, ids_of
+from clusterbroker.broker.queues.ring import Ring
+from clusterbroker.broker.queues.states import DEAD, UNACKED
+from clusterbroker.broker.queues.subscription import Member
+from clusterbroker.journal.record import Message
+
+
+class Held(NamedTuple):
+    """A request that a consumer has."""
+
+    worker: str
+    """Its launch; empty: nobody whom the pool has started."""
+    at_ms: int
+    ids: Ids
+
+
+class RequestEvents:
+    """Of one epoch of a queue. `tell` hears of each; `clock`: ms since 1970."""
+
+    __slots__ = ("_clock", "_held", "_key", "_next", "_queue", "_ring", "_seen", "_tell")
+
+    def __init__(
+        self, key: str, queue: str, ring: Ring, clock: Callable[[], int], tell: Callable[[Event], object]
+    ) -> None:
+        self._key = key
+        self._queue = queue
+        self._ring = ring
+        self._clock = clock
+        self._tell = tell
+        self._next = ring.next_seq
+        """What was there before has been told of by who owned the queue then."""
+        self._held: dict[int, Held] = {}
+        self._seen: tuple[int, int] = (0, 0)
+
+    def came(self, name: Name = "received") -> None:
+        """What is new in the queue came so."""
+        first, self._next = self._next, self._ring.next_seq
+        for seq in range(first, self._next):
+            message = self._ring.message(seq)
+            if message is not None:
+                self._say(name, seq, ids_of(message))
+
+    def handed(self, seq: int, message: Message, delivery_count: int, member: Member | None) -> None:
+        """A consumer gets it; None: who asked for one message."""
+        self.came()
+        worker, ids = "" if member is None else member.worker, ids_of(message)
+        self._held[seq] = Held(worker, self._clock(), ids)
+        self._say("delivered", seq, ids, worker=worker, delivery_count=delivery_count)
+
+    def returned(self, seq: int, why: str) -> None:
+        """It is anybody's again."""
+        held = self._held.pop(seq, None)
+        if held is not None:
+            self._say("returned", seq, held.ids, worker=held.worker, why=why)
+
+    def died(self, seq: int) -> None:
+        """Nobody has it any more, and nobody will."""
+        self._held.pop(seq, None)
+
+    def look(self) -> None:
+        """In each turn, behind the hand-out."""
+        self.came()
+        seen = self._ring.acked, self._ring.unacked
+        if not self._held or seen == self._seen:
+            return
+        self._seen = seen
+        for seq in [*self._held]:
+            found = self._ring.living(seq, seq, 1)
+            state = found[0][1] if found else None
+            if state == UNACKED:
+                continue
+            if state is None:
+                held = self._held.pop(seq)
+                took_ms = max(0, self._clock() - held.at_ms)
+                self._say("answered", seq, held.ids, worker=held.worker, took_ms=took_ms)
+            elif state == DEAD:
+                del self._held[seq]
+            else:
+                self.returned(seq, "released")
+
+    def _say(self, name: Name, seq: int, ids: Ids, **about: Any) -> None:
+        self._tell(Event(name, self._clock(), self._key, {"queue": self._queue, "seq": seq, **ids.fields, **about}))
