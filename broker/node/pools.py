@@ -261,7 +261,7 @@ class NodePools:
         self._node.pool_desk.spans.answered(pool, request, answer.reason, heard)
         if node.map.pools.tells_events(pool.pool_id):
             about = {**ids_of(request).fields, "reason": answer.reason, "heard": heard}
-            event = Event("died", node.now_ms, key_of(request.routing_key) or "", about)
+            event = Event("died", node.now_ms, answer.key, about)
             node.pool_desk.events.tell(pool.pool_id, event)
 
     def _why(self, pool: Pool, request: Message) -> str:

@@ -124,6 +124,11 @@ class GroupQueue(Queue):
         self._busy_ms, self._seen, self._ordered, self._again_ms = now_ms, (), False, 0
         self.limits.closed = False
 
+    def end_epoch(self) -> None:
+        if self._events is not None:
+            self._events.look()  # the next owner does not know what was acknowledged since the last turn
+        super().end_epoch()
+
     def keeps_times_of(self, producer: bytes) -> bool:
         """What is moved here from the pool's orphans: its deadline spans both queues."""
         pool = self.pool
@@ -166,6 +171,7 @@ class GroupQueue(Queue):
                 self.ring,
                 lambda: self.node.now_ms,
                 lambda event: events.tell(pool_id, event),
+                lambda places, found: self.node.fetch(self, places, found, lambda: None),
             )
         self.dispatch.tell(None if self._events is None else self._events.handed)
 
@@ -230,7 +236,7 @@ class GroupQueue(Queue):
             self._followed = Followed(self.ring)
         self._followed.look(self.node.pool_desk.times, pool.pool_id, now_ms)
         self._arrivals.look(self.node.pool_desk.times, pool.pool_id)
-        if self._events is not None:
+        if self._events is not None and not self.halted:
             self._events.look()
         self._tell(pool, now_ms)
         if not self._ordered and now_ms >= self._again_ms:

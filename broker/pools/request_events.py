@@ -14,21 +14,25 @@ What dies in a queue without copies is gone at once, so the queue says it (`died
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from clusterbroker.broker.pools.events import Event, Ids, Name, ids_of
 from clusterbroker.broker.queues.ring import Ring
 from clusterbroker.broker.queues.states import DEAD, UNACKED
 from clusterbroker.broker.queues.subscription import Member
+from clusterbroker.journal.layout import Location
 from clusterbroker.journal.record import Message
+
+Fetch = Callable[[list[Location], Callable[[Sequence[Message]], None]], object]
+"""Reads messages that are not in memory; nobody is told when they cannot be read."""
 
 
 class Held(NamedTuple):
     """A request that a consumer has."""
 
     worker: str
-    """Its launch; empty: nobody whom the pool has started."""
+    """Its launch; empty: nobody whom the pool has started, or who got it from another owner."""
     at_ms: int
     ids: Ids
 
@@ -36,20 +40,23 @@ class Held(NamedTuple):
 class RequestEvents:
     """Of one epoch of a queue. `tell` hears of each; `clock`: ms since 1970."""
 
-    __slots__ = ("_clock", "_held", "_key", "_next", "_queue", "_ring", "_seen", "_tell")
+    __slots__ = ("_before", "_clock", "_fetch", "_held", "_key", "_next", "_queue", "_ring", "_seen", "_tell")
 
     def __init__(
-        self, key: str, queue: str, ring: Ring, clock: Callable[[], int], tell: Callable[[Event], object]
+        self, key: str, queue: str, ring: Ring, clock: Callable[[], int], tell: Callable[[Event], object], fetch: Fetch
     ) -> None:
         self._key = key
         self._queue = queue
         self._ring = ring
         self._clock = clock
         self._tell = tell
+        self._fetch = fetch
         self._next = ring.next_seq
         """What was there before has been told of by who owned the queue then."""
         self._held: dict[int, Held] = {}
         self._seen: tuple[int, int] = (0, 0)
+        self._before: set[int] | None = {seq for seq, *_ in ring.living(1, ring.next_seq - 1, ring.next_seq)}
+        """What was there as the epoch began, until it is known which of it consumers hold."""
 
     def came(self, name: Name = "received") -> None:
         """What is new in the queue came so."""
@@ -75,10 +82,39 @@ class RequestEvents:
     def died(self, seq: int) -> None:
         """Nobody has it any more, and nobody will."""
         self._held.pop(seq, None)
+        if self._before is not None:
+            self._before.discard(seq)
+
+    def _adopt(self) -> None:
+        """Consumers hold what an owner before has handed out, or this one before anybody wanted to know. What they have
+        acknowledged meanwhile is gone by now: of that its number is known, and no more."""
+        gone, self._before = self._before or set(), None
+        ring = self._ring
+        absent: list[int] = []
+        for seq, state, *_ in ring.living(1, ring.next_seq - 1, ring.next_seq):
+            gone.discard(seq)
+            if state != UNACKED or seq in self._held:
+                continue
+            message = ring.message(seq)
+            self._held[seq] = Held("", self._clock(), Ids() if message is None else ids_of(message))
+            if message is None:
+                absent.append(seq)
+
+        def found(messages: Sequence[Message]) -> None:
+            for seq, message in zip(absent, messages, strict=False):
+                if (held := self._held.get(seq)) is not None:
+                    self._held[seq] = held._replace(ids=ids_of(message))
+
+        for seq in sorted(gone):
+            self._say("answered", seq, Ids(), worker="")
+        if absent:
+            self._fetch([ring.location(seq) for seq in absent], found)
 
     def look(self) -> None:
-        """In each turn, behind the hand-out."""
+        """In each turn in which the queue works, behind the hand-out."""
         self.came()
+        if self._before is not None:
+            self._adopt()
         seen = self._ring.acked, self._ring.unacked
         if not self._held or seen == self._seen:
             return

@@ -61,6 +61,8 @@ class Answer(NamedTuple):
     reply_to: str
     """Empty: nobody wants an answer."""
     message: Message | None
+    key: str
+    """Empty: it has none that a group could have."""
 
 
 def answer_to(pool: Pool, request: Message, now_ms: int, why: str = "") -> Answer | None:
@@ -71,18 +73,18 @@ def answer_to(pool: Pool, request: Message, now_ms: int, why: str = "") -> Answe
     reason = headers.get(REASON)
     if not isinstance(reason, str) or (properties.type == ERROR and STATUS in headers):
         return None
-    reply_to = properties.reply_to or ""
+    reply_to, key = properties.reply_to or "", _key(pool, request, headers)
     if (
         not reply_to
         or not request.flags & ANSWERABLE
         or len(reply_to.encode("utf-8", "surrogateescape")) > KEY_BYTES_MAX
     ):
-        return Answer(reason, "", None)
+        return Answer(reason, "", None, key if isinstance(key, str) else "")
     detail = DETAILS.get(reason, reason)
     said: dict[str, Any] = {
         STATUS: reason.encode() if pool.settings.status_type == "bytes" else reason,
         POOL: pool.name,
-        KEY: _key(request),
+        KEY: key,
         DETAIL: f"{detail}: {why}" if why and reason == "start_failed" else detail,
         COUNT: _count(pool, headers),
     }
@@ -90,7 +92,8 @@ def answer_to(pool: Pool, request: Message, now_ms: int, why: str = "") -> Answe
     if isinstance(trace, (str, bytes)) and len(trace) <= TRACE_MAX:
         said[TRACE] = trace
     about = Properties(correlation_id=properties.correlation_id, type=ERROR, headers=said, delivery_mode=2)
-    return Answer(reason, reply_to, new_message("", reply_to, about, b"", now_ms))
+    message = new_message("", reply_to, about, b"", now_ms)
+    return Answer(reason, reply_to, message, key if isinstance(key, str) else "")
 
 
 def _count(pool: Pool, headers: Mapping[str, Any]) -> int:
@@ -101,10 +104,12 @@ def _count(pool: Pool, headers: Mapping[str, Any]) -> int:
     return count if isinstance(count, int) and not isinstance(count, bool) and count >= 0 else 0
 
 
-def _key(request: Message) -> str | bytes:
-    """By which it was published first: its address is the dead-letter exchange's by now, its key as it was."""
+def _key(pool: Pool, request: Message, headers: Mapping[str, Any]) -> str | bytes:
+    """By which it was published first: its address is the dead-letter exchange's by now, its key as it was. What was
+    published to the name of a key's queue is of that key."""
     raw = request.routing_key
     try:
-        return raw.decode()
+        key = raw.decode()
     except UnicodeDecodeError:
         return bytes(raw)
+    return (key == headers.get(DIED_IN) and PoolNames(pool.name).key_of(key)) or key

@@ -41,6 +41,8 @@ class Request:
     confirmed: bool = False
     refused: bool = False
     """Nacked or returned: it may be there all the same, if its publisher did not hear of it in time."""
+    acks: int = 0
+    """That workers have said."""
     doubts: int = 0
     """Answers of workers whose acknowledgement may be lost: it may come again, and be answered twice."""
     handed: list[tuple[int, str]] = field(default_factory=list)

@@ -23,6 +23,7 @@ from clusterbroker.broker.pools import policy as policy_module
 from clusterbroker.broker.pools.fleet import Fleet
 from clusterbroker.broker.pools.group_queue import GroupQueue
 from clusterbroker.broker.pools.holdings import Holdings
+from clusterbroker.broker.pools.request_events import RequestEvents
 from clusterbroker.broker.pools.suspects import Suspects
 from clusterbroker.broker.queues.dead_lettering.replicated import Dead, ReplicatedDeadLetters
 from clusterbroker.broker.queues.producers import dead_letter_producer
@@ -248,6 +249,15 @@ def suspects_handed_out_together(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Suspects, "holds_none", lambda _self, _member: True)
 
 
+def held_before_is_not_known(patch: pytest.MonkeyPatch) -> None:
+    """What consumers held as an owner began, and acknowledge later, is never told."""
+
+    def adopt(self: RequestEvents) -> None:
+        self._before = None
+
+    patch.setattr(RequestEvents, "_adopt", adopt)
+
+
 FOUND_IN: Final[dict[Bug, tuple[str, int, str]]] = {
     launch_without_the_epochs_guard: ("controllers", 1, "I3:"),
     revoke_without_the_epochs_guard: ("controllers", 1, "I12:"),
@@ -271,7 +281,8 @@ FOUND_IN: Final[dict[Bug, tuple[str, int, str]]] = {
     spares_that_are_not_counted: ("spares", 1, "I3:"),
     keys_served_after_they_were_given_back: ("several", 0, "I11:"),
     keys_taken_while_they_hold: ("several", 0, "I10:"),
+    held_before_is_not_known: ("drivers", 3, "events:"),
 }
 """Scenario, the seed to begin with, and how the violation begins that says so: a seed may also find what was not put
 in. With the seven of `tests/simulation/pools/bugs.py` these are all of the design page's, two of spares, two of keys
-at workers that serve several, two of a place that is shared, and one of a new version."""
+at workers that serve several, two of a place that is shared, one of a new version, and one of what the pool tells."""

@@ -6,10 +6,11 @@ No checker asks the product what it counted, but for the need that a controller'
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
-from typing import TYPE_CHECKING, Any, Final
+from collections import Counter, defaultdict, deque
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 from clusterbroker.broker.foreman.reconcile import OTHERS_MS
+from clusterbroker.broker.pools.events import Name
 from clusterbroker.broker.pools.group_queue import IDLE_LEAST_MS
 from clusterbroker.broker.pools.orphan_queue import OrphanQueue
 from clusterbroker.cluster.ids import NodeId
@@ -435,6 +436,38 @@ class Checkers:
         self._fenced(process, "settles a request")
         self._events_ms[request.key].append(self._now_ms)
         self._waiting[request.key].pop(request.number, None)
+
+    def told(self, events: list[dict[str, Any]]) -> None:
+        """What the pool has told of its requests is so: of each no more acknowledgements than there were, and no death
+        of which its caller has not heard. While nodes and links are well none is missing, unless its worker was
+        ended before its acknowledgement had come."""
+        answered: Counter[int] = Counter()
+        known = frozenset(get_args(Name))
+        at: dict[tuple[str, int], str] = {}
+        """Of a queue's number the request that was told there last."""
+        for event in events:
+            where = event.get("queue", ""), event.get("seq", 0)
+            if "correlation_id" in event:
+                at[where] = event["correlation_id"]
+            elif "queue" in event and where in at:
+                event["correlation_id"] = at[where]
+            require(event["event"] in known, f"events: none is called {event['event']}")
+            if "correlation_id" not in event:
+                continue
+            request = self._world.requests[int(event["correlation_id"])]
+            require(event["key"] == request.key, f"events: {event} tells of another key than {request.key!r}")
+            if event["event"] == "answered":
+                answered[request.number] += 1
+            if event["event"] == "died":
+                require(
+                    bool(request.errors) or not event["heard"], f"events: {event}, and its caller has heard nothing"
+                )
+        well = self._world.tells and not any(self._world.counts[word] for word in ("kills", "pauses", "cuts", "resets"))
+        for request in self._world.requests:
+            count = answered[request.number]
+            require(count <= request.acks, f"events: {request} is answered {count} x, by what was told")
+            sure = well and not request.doubts
+            require(count == request.acks or not sure, f"events: {request} is answered, and {count} x told")
 
     # -- at the end of a tick
 

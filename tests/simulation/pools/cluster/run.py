@@ -348,6 +348,7 @@ def run(seed: int, scenario: str | None = None) -> Report:
         world.checkers.rest()
         world.read_answers()
         world.checkers.ends()
+        world.checkers.told(world.read_events())
     finally:
         world.end()
     accepted = sum(request.confirmed for request in world.requests)

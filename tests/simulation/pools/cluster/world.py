@@ -10,6 +10,7 @@ turns until nothing moves at that moment.
 from __future__ import annotations
 
 import heapq
+import json
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -52,6 +53,22 @@ class Reader(Agent):
             self.world.answered(said)
 
 
+class EventReader(Agent):
+    """Reads all that the pool has told."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.found: list[dict[str, Any]] = []
+
+    def first(self) -> list[Any]:
+        consume = m.BasicConsume(queue=f"{POOL}-events", consumer_tag="e", arguments={"x-stream-offset": "first"})
+        return [m.BasicQos(prefetch_count=60_000), consume]
+
+    def heard(self, channel: int, said: Any) -> None:
+        if isinstance(said, Content):
+            self.found.append(json.loads(said.body))
+
+
 class World:
     """One run: `settings` of the pool, `nature` of its keys. `tick` until it is over, then `end`."""
 
@@ -81,6 +98,8 @@ class World:
         self._stickiness = random.Random(f"sticky {seed}")  # one of its own: runs without it are those of before
         self.sticky = self._stickiness.choice((0.0, 0.0, 0.6))
         """Chance: a request is meant for a worker of its key."""
+        self.tells = random.Random(f"events {seed}").random() < 0.25
+        """The pool tells its events."""
         self._rolling = random.Random(f"rolling {seed}")
         self.rolled = 0
         """Versions of the template since the first."""
@@ -113,7 +132,14 @@ class World:
         self.nodes.order(c.DeclareQueue(vhost="/", name=ANSWERS, durable=True, arguments={}))
         self.keys_per_worker = keys_per_worker
         self.nodes.order(
-            c.DeclarePool(vhost="/", name=POOL, template=POOL, settings=settings, keys_per_worker=keys_per_worker)
+            c.DeclarePool(
+                vhost="/",
+                name=POOL,
+                template=POOL,
+                settings=settings,
+                keys_per_worker=keys_per_worker,
+                events=self.tells,
+            )
         )
         self.callers = [Caller(self), Caller(self)]
         self.agents: list[Agent] = list(self.callers)
@@ -197,6 +223,7 @@ class World:
     def acknowledged(self, request: Request, process: Process, socket: Socket) -> None:
         """Of a worker, for a request that it has answered."""
         self.counts["acked"] += 1
+        request.acks += 1
         group = self.nodes.truth.pools.group(self.pool.pool_id, request.key)
         queue_id = None if group is None else group.queue_id
         sent_ms = self.now_ms
@@ -230,6 +257,16 @@ class World:
         while before < (count := sum(each.oks + len(each.errors) for each in self.requests)) or reader.socket is None:
             before = count
             self.run(1_000)
+
+    def read_events(self) -> list[dict[str, Any]]:
+        """All of them; none of a pool that tells none."""
+        reader = EventReader(self)
+        self.agents = [reader] if self.tells else []
+        before = -1
+        while self.tells and before < len(reader.found):
+            before = len(reader.found) if reader.socket is not None else -1
+            self.run(1_000)
+        return reader.found
 
     # -- processes
 
@@ -329,6 +366,7 @@ class World:
 
     def reset(self, one: str, other: str) -> None:
         self.disturbed()
+        self.counts["resets"] += 1
         self.nodes.unlink(one, other)
 
     def heal(self) -> None:

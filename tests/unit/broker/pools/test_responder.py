@@ -35,7 +35,7 @@ def request(headers: dict[str, Any] | None = None, **about: Any) -> Message:
 def test_who_may_not_hear_it_is_not_answered() -> None:
     asked = request(reply_to="q")
     answer = answer_to(pool(), with_flags(asked, asked.flags & ~ANSWERABLE), 7)
-    assert answer == ("expired", "", None)
+    assert answer == ("expired", "", None, "42")
 
 
 def test_an_answer() -> None:
