@@ -525,14 +525,14 @@ class Fleet:
                 self.fails.append(StartsFail(self.pool.pool_id, order.key, for_ms, order.detail[:1000]))
         for at in range(0, len(assigned), BATCH):
             self.commands.append(Ordered("assign", assigned=tuple(assigned[at : at + BATCH])))
-        for at in range(0, len(launches), BATCH):
-            self.commands.append(Ordered("launch", tuple(launches[at : at + BATCH])))
         for (word, why), some in keys.items():
             for at in range(0, len(some), BATCH):
                 self.commands.append(Ordered(word, assigned=tuple(some[at : at + BATCH]), why=why))
         for (kind, why), workers in leaving.items():
             for at in range(0, len(workers), BATCH):
                 self.commands.append(Ordered(kind, workers=tuple(workers[at : at + BATCH]), why=why))
+        for at in range(0, len(launches), BATCH):  # behind those that leave: else there were too many for a moment
+            self.commands.append(Ordered("launch", tuple(launches[at : at + BATCH])))
         return len(self.commands) - before
 
     def _leaves(self, worker_id: str, state: WorkerState) -> bool:

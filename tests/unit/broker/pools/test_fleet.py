@@ -8,7 +8,7 @@ import pytest
 
 from clusterbroker.broker.pools.fleet import LOST_PLACE_S, Fleet
 from clusterbroker.broker.pools.messages import GroupTold, PlaceTold, TemplateTold, WorkerTold
-from clusterbroker.broker.pools.orders import Retire
+from clusterbroker.broker.pools.orders import Launch, Retire, Stop
 from clusterbroker.broker.pools.places import Place
 from clusterbroker.cluster.ids import Epoch, LogIndex
 from clusterbroker.cluster.wiring import commands as c
@@ -91,6 +91,17 @@ def test_a_group_has_one_worker_ordered_however_often_it_is_looked_at() -> None:
     for _ in range(20):
         assert world.step(1.0) == []
     assert [launch.version for launch in world.launches] == ["v1"]
+
+
+def test_what_leaves_is_ordered_before_what_takes_its_place() -> None:
+    """Else the log has one too many for a moment."""
+    world = World("a", "b")
+    world.require("42")
+    world.step()
+    (launch,) = world.launches
+    orders = (Launch("42", "b", "v1", 1), Stop("42", launch.launch_id, "not ready"))
+    world.fleet._take(orders, world.now_s)
+    assert [ordered.kind for ordered in world.fleet.commands] == ["revoke", "launch"]
 
 
 def test_a_controller_that_takes_over_starts_none_twice() -> None:
