@@ -246,12 +246,14 @@ class Checkers:
         for worker, key in command.workers:
             count = len(pools.assignments(worker))
             require(count <= world.keys_per_worker, f"I3: {worker} has {count} keys")
-            active = sum(not leaves for leaves in pools.workers_of(world.pool.pool_id, key).values())
+            workers = [one for one, leaves in pools.workers_of(world.pool.pool_id, key).items() if not leaves]
+            versions = {launch.version for one in workers if (launch := pools.launch(one)) is not None}
             need = max((need for at_ms, need in self._needs[key] if at_ms >= self._now_ms - NEED_MS), default=1)
             if world.nodes.given_up:
                 self._extra_ms[key] = self._now_ms
             extra = self._may_be_more(key)
-            require(active <= max(1, need) + 2 * extra, f"I3: {active} workers of {key!r} stand for a need of {need}")
+            most = max(1, need) + 2 * extra + (len(versions) > 1)  # one of a new version comes before the old one goes
+            require(len(workers) <= most, f"I3: {len(workers)} workers of {key!r} stand for a need of {need}")
 
     def _check_given_back(self, command: c.RevokeKeys) -> None:
         """I10 of keys: none is taken from a worker that holds a request of it."""
