@@ -163,6 +163,13 @@ class Authorization:
         in_company = held > 1 and self.node.map.level >= SUSPECTS
         return lost(launch_of(self.user) or self.connection_id, why, self.node.now_ms, in_company=in_company)
 
+    def check_published(self, name: str) -> None:
+        """Refuses what is published to a queue that takes only what its pool, or its exchange, has for it."""
+        queue = self.vhost.queues.get(name)
+        if queue is None or self.vhost.leads_to(name) or queue.entity.part_of:
+            return  # of an exchange's queue its default way says that there is no route
+        self.check_managed(queue)
+
     def check_managed(self, queue: QueueHandle) -> None:
         """Refuses what only its pool does with a queue."""
         part = self.node.map.pools.queue(queue.entity.queue_id)

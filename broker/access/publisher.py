@@ -142,6 +142,8 @@ class Publisher:
             access.check_key(exchange, key)
         if not exchange and key.startswith(REPLY_TO + "."):
             return Route(uncacheable=True)
+        if not exchange and access.rights.may_publish is None:  # a worker writes to where its caller said
+            access.check_published(key)
         route = self.route(exchange, key, lambda: None)
         if not route.found_exchange:
             raise not_found(f"no exchange '{exchange}' in vhost '{vhost.name}'")

@@ -110,7 +110,7 @@ def _counted(known: tuple[Pool, ...], rows: dict[LogIndex, PoolRow]) -> Iterator
         ("requests_total", "Requests that came to queues led here, each once", requests),
         ("evictions_total", "Groups that had to make room for others, counted by the controller's node", evictions),
         ("start_failures_total", "Workers that were not ready in time, or ended before, counted likewise", failures),
-        ("events_lost_total", "Events that were not told, for nobody answered for the pool's stream of them", lost),
+        ("events_lost_total", "Events that were not told, for the pool's stream did not take them", lost),
         ("dead_total", "Requests that died, whether somebody wanted an answer or not", dead),
         ("answers_total", "Requests that the broker answered because they died", answers),
         ("answers_unheard_total", "Answers whose address was gone, or took none", unheard),

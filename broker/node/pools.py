@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from clusterbroker.broker.pools.controller import key_of
 from clusterbroker.broker.pools.credentials import WorkerKey, user_of
-from clusterbroker.broker.pools.events import Event, ids_of
+from clusterbroker.broker.pools.events import Event, ids_of, readable
 from clusterbroker.broker.pools.figures import NO_FIGURES, Figures
 from clusterbroker.broker.pools.group_queue import GroupQueue
 from clusterbroker.broker.pools.losses import WorkerEnd, poison_of
@@ -260,7 +260,7 @@ class NodePools:
             self.unheard[pool.pool_id] += 1
         self._node.pool_desk.spans.answered(pool, request, answer.reason, heard)
         if node.map.pools.tells_events(pool.pool_id):
-            about = {**ids_of(request).fields, "reason": answer.reason, "heard": heard}
+            about = {**ids_of(request).fields, "reason": readable(answer.reason), "heard": heard}
             event = Event("died", node.now_ms, answer.key, about)
             node.pool_desk.events.tell(pool.pool_id, event)
 
@@ -286,7 +286,7 @@ class NodePools:
             return node.reply(pool.vhost, address, answer)
         vhost = node.vhosts.get(pool.vhost)
         target = None if vhost is None else vhost.queues.get(address)
-        if target is None or target.deleted or target.entity.part_of:
+        if target is None or target.deleted or vhost is None or not vhost.leads_to(address):
             return False
         if target.rejects and not target.accepts(answer, node.now_ms):
             return False

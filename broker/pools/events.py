@@ -3,7 +3,7 @@
     received    a request stands in one of the pool's queues for the first time
     moved       it came from the orphans to the queue of its key
     delivered   a consumer has got it; `delivery_count`: how often it came back before after a failure
-    returned    it was given back; `why`: `lost`, `rejected`, `failed`, `released`
+    returned    it was given back; `why`: `lost`, `rejected`, `failed`, `released`, or empty: nobody knows
     answered    who had it has acknowledged it; `took_ms`: since it was delivered
     died        nobody will; `reason` as in the caller's answer, `heard`: the caller has that
     started     a worker was ordered
@@ -11,9 +11,9 @@
     exited      it is gone; `why` it was to leave, else empty
 
 Each is a JSON object: `event`, `at_ms` (since 1970), `pool`, `vhost`, `node` (that says so), `key`, and what is known
-of `queue`, `seq` (its number there), `correlation_id`, `message_id`, `worker`, `place`. The message has the event as
-its type, the key as its routing key, and both as headers: `x-event`, and `x-stream-filter-value` for readers of one
-key.
+of `queue`, `queue_id`, `seq` (its number there), `correlation_id`, `message_id`, `worker`, `place`. The message has the
+event as its type, the key as its routing key, and both as headers: `x-event`, and `x-stream-filter-value` for readers
+of one key.
 
 An event is told once, when it happens, and waits for nothing: it is not part of what it tells. So those that a node
 which dies has not handed over are missing, and what another owner finds to do again is told again.
@@ -61,7 +61,12 @@ class Ids(NamedTuple):
 def ids_of(request: Message) -> Ids:
     """Of a request."""
     properties = properties_of(request)
-    return Ids(properties.correlation_id or "", properties.message_id or "")
+    return Ids(readable(properties.correlation_id or ""), readable(properties.message_id or ""))
+
+
+def readable(text: str) -> str:
+    """What a client wrote that need not be UTF-8, for JSON."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def message_of(pool: Pool, node: str, event: Event) -> Message:

@@ -126,7 +126,7 @@ class GroupQueue(Queue):
 
     def end_epoch(self) -> None:
         if self._events is not None:
-            self._events.look()  # the next owner does not know what was acknowledged since the last turn
+            self._events.look(self.ring.next_seq)  # the next owner does not know what was acknowledged just now
         super().end_epoch()
 
     def keeps_times_of(self, producer: bytes) -> bool:
@@ -167,7 +167,7 @@ class GroupQueue(Queue):
             events = self.node.pool_desk.events
             self._events = RequestEvents(
                 self._part.key,
-                self.name,
+                {"queue": self.name, "queue_id": self.entity.queue_id},
                 self.ring,
                 lambda: self.node.now_ms,
                 lambda event: events.tell(pool_id, event),
@@ -236,8 +236,8 @@ class GroupQueue(Queue):
             self._followed = Followed(self.ring)
         self._followed.look(self.node.pool_desk.times, pool.pool_id, now_ms)
         self._arrivals.look(self.node.pool_desk.times, pool.pool_id)
-        if self._events is not None and not self.halted:
-            self._events.look()
+        if self._events is not None and self._events.look():
+            self.node.later(self)
         self._tell(pool, now_ms)
         if not self._ordered and now_ms >= self._again_ms:
             self._live(pool, group, pinned, now_ms)

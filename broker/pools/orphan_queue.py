@@ -95,7 +95,7 @@ class OrphanQueue(PassingPoolQueue):
         assert self._controller is not None, "a pool that there is has a controller"
         self._controller.came(seq, message.routing_key)
         if seq >= self._told and self._tells_events:
-            about = {"queue": self.name, "seq": seq, **ids_of(message).fields}
+            about = {"queue": self.name, "queue_id": self.entity.queue_id, "seq": seq, **ids_of(message).fields}
             self._tell("received", key_of(message.routing_key) or "", **about)
 
     @property

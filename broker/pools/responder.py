@@ -112,4 +112,5 @@ def _key(pool: Pool, request: Message, headers: Mapping[str, Any]) -> str | byte
         key = raw.decode()
     except UnicodeDecodeError:
         return bytes(raw)
-    return (key == headers.get(DIED_IN) and PoolNames(pool.name).key_of(key)) or key
+    named = PoolNames(pool.name).key_of(key) if key == headers.get(DIED_IN) else None
+    return key if named is None else named

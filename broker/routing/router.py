@@ -144,8 +144,8 @@ class Router(Generic[Q]):
     """
 
     __slots__ = (
-        "_by_destination", "_cache", "_chance", "_clock", "_exchanges", "_is_here", "_key_free", "_queues", "_resolve",
-        "generation", "labour",
+        "_by_destination", "_cache", "_chance", "_clock", "_exchanges", "_is_here", "_key_free", "_keyless",
+        "_queues", "_resolve", "generation", "labour",
     )  # fmt: skip
 
     def __init__(
@@ -169,6 +169,8 @@ class Router(Generic[Q]):
         self._resolve = resolve
         self._exchanges: dict[str, _WiredExchange] = {}
         self._queues: set[str] = set()
+        self._keyless: set[str] = set()
+        """Those of them that the default exchange does not lead to."""
         self._by_destination: dict[Destination, dict[Binding, None]] = {}
         self._cache: RouteCache[Route[Q]] = RouteCache(cache_half_bytes_max)
         self._key_free: dict[str, Route[Q]] = {}
@@ -228,9 +230,11 @@ class Router(Generic[Q]):
         self.forget()
         return removed
 
-    def add_queue(self, name: str) -> None:
-        """A queue was declared."""
+    def add_queue(self, name: str, keyless: bool = False) -> None:
+        """A queue was declared. `keyless`: the default exchange does not lead to it."""
         self._queues.add(name)
+        if keyless:
+            self._keyless.add(name)
         self.forget()
 
     def remove_queue(self, name: str) -> list[Binding]:
@@ -239,6 +243,7 @@ class Router(Generic[Q]):
         for binding in removed:
             self._unbind(binding)
         self._queues.discard(name)
+        self._keyless.discard(name)
         self.forget()
         return removed
 
@@ -430,7 +435,7 @@ class Router(Generic[Q]):
         passed: str,
     ) -> tuple[Route[Q], bool]:
         if exchange == DEFAULT_EXCHANGE:
-            return self._resolved({key for key in keys if key in self._queues}, False, False), False
+            return self._resolved({key for key in keys if self._has_key(key)}, False, False), False
         first = self._exchanges.get(exchange)
         if first is None:
             return Route(found_exchange=False, uncacheable=True), False
@@ -483,7 +488,7 @@ class Router(Generic[Q]):
             for name in following:
                 if name == DEFAULT_EXCHANGE:
                     # only an alternate can name it: nothing is ever bound to the default exchange
-                    queues.update(key for key in keys if key in self._queues)
+                    queues.update(key for key in keys if self._has_key(key))
                     key_free = False
                 elif name not in seen:
                     seen.add(name)
@@ -522,6 +527,10 @@ class Router(Generic[Q]):
     def _is_local(self, destination: Destination) -> bool:
         queue = None if destination.is_exchange else self._resolve(destination.name)
         return queue is not None and self._is_here(queue)
+
+    def _has_key(self, key: str) -> bool:
+        """Whether the default exchange leads to a queue of this name."""
+        return key in self._queues and key not in self._keyless
 
     def _exists(self, destination: Destination) -> bool:
         return destination.name in (self._exchanges if destination.is_exchange else self._queues)

@@ -17,6 +17,7 @@ from .exchange_rules import STAGING
 from .imports import PART_COMMANDS_MAX, PARTS_MAX, Import, Key, blamed, key_of, keys_of
 from .parts import MapParts
 from .pool_names import PoolNames
+from .pool_rules import EVENTS
 from .snapshot import Snapshot, StagedImport
 from .topology import EXPECTED
 
@@ -285,7 +286,7 @@ class Imports:
         """
         if isinstance(command, c.Loosen):
             command = command.ending
-        if isinstance(command, c.DeclarePool) or (isinstance(command, c.SetPool) and command.events):
+        if isinstance(command, c.DeclarePool) or (isinstance(command, c.SetPool) and EVENTS in command.only):
             yield from self._missing_vhost(command.vhost)
             yield from self._of_pool(command)
             return

@@ -273,6 +273,11 @@ class PoolTable:
         held = self.by_prefix.get((vhost, name.partition("-")[0]))
         return held.pool if held is not None and name in held.names.exchanges else None
 
+    def takes_no_keys(self, queue_id: QueueId) -> bool:
+        """Whether a queue is a pool's to which nobody else publishes: what died, and what is told."""
+        part = self.queues.get(queue_id)
+        return part is not None and part.part in ("dead", "events")
+
     def owner_of_queue(self, vhost: str, name: str) -> Pool | None:
         """The pool that a queue of this name belongs to, or would belong to."""
         held = self.by_prefix.get((vhost, name.partition("-")[0]))
