@@ -36,7 +36,7 @@ CAMPAIGNS_S: Final = {
 }  # fmt: skip
 """Processor time by world. What is left of the 60 s goes to the gates: bugs that are put in, and must be found."""
 CODE_OF: Final = {
-    "spark": ("pipeline/", "pyspark_clusterbroker.py", "tests/spark/", "examples/spark"),
+    "spark": ("pipeline/", "pyspark_clusterbroker.py", "tests/spark/", "tests/unit/pipeline/", "examples/spark"),
     "browser": ("web/", "tests/browser/", "broker/http/web_page.py"),
     "amqp10": (
         "broker/fronts/amqp10/",
@@ -45,6 +45,8 @@ CODE_OF: Final = {
         "broker/remote/link",
         "tests/interop/",
         "tests/conformance/amqp10/",
+        "tests/unit/amqp10/",
+        "amqp10/",
     ),
     "cluster": (
         "broker/remote/",
@@ -54,10 +56,20 @@ CODE_OF: Final = {
         "replication/",
         "tests/faults/test_cluster",
     ),
+    "bench": ("bench/", "tests/unit/bench/"),
+    "deploy": ("deploy/", "scripts/", "pyproject.toml", "setup.py", "tests/unit/deploy/"),
+    "embedded": (
+        "broker/embedded",
+        "clusterbroker/pytest_plugin",
+        "broker/trial/",
+        "broker/foreman/",
+        "clusterbroker_workers/",
+    ),
+    "foreman": ("broker/foreman/", "tests/unit/broker/foreman/"),
     "delays": ("broker/delay/", "broker/content/delays", "broker/routing/", "tests/conformance/delay/"),
     "management": ("broker/http/", "broker/management/", "tests/faults/test_management", "tests/fuzz/"),
     "bridges": ("broker/bridges/", "tests/faults/test_migration.py", "tests/faults/test_bridge"),
-    "streams": ("broker/streams/", "tests/faults/test_streams.py"),
+    "streams": ("broker/streams/", "journal/stream", "tests/faults/test_streams.py", "tests/unit/broker/streams/"),
     "pools": (
         "broker/pools/",
         "broker/foreman/",
@@ -68,8 +80,28 @@ CODE_OF: Final = {
 }
 """What the tests in such a folder, or of such a family, are about: all of them are run when it changed; else the smoke
 of the folder, and of the family what has its turn."""
+NOT_OF: Final = {"cluster": ("cluster/wiring/pool",)}
+"""Code below a family's that is of another one."""
 FAMILIES: Final = {
     "tests/conformance/amqp10/": "amqp10",
+    "tests/property/test_client10_lives.py": "amqp10",
+    "tests/property/test_codec10_model.py": "amqp10",
+    "tests/property/test_delivery10_model.py": "amqp10",
+    "tests/property/test_held_lives.py": "amqp10",
+    "tests/property/test_link_lives.py": "amqp10",
+    "tests/property/test_translation_model.py": "amqp10",
+    "tests/unit/amqp10/": "amqp10",
+    "tests/unit/bench/": "bench",
+    "tests/property/test_mover_lives.py": "bridges",
+    "tests/unit/deploy/": "deploy",
+    "tests/unit/broker/test_embedded.py": "embedded",
+    "tests/unit/broker/test_embedded_pools.py": "embedded",
+    "tests/unit/workers/": "embedded",
+    "tests/unit/broker/foreman/drivers/": "foreman",
+    "tests/unit/pipeline/": "spark",
+    "tests/unit/broker/streams/test_stream_backup.py": "streams",
+    "tests/unit/broker/streams/test_stream_files.py": "streams",
+    "tests/unit/broker/streams/test_stream_node.py": "streams",
     "tests/conformance/delay/": "delays",
     "tests/conformance/pools/": "pools",
     "tests/faults/test_cluster_commands.py": "cluster",
@@ -199,7 +231,9 @@ def whole(folder: str) -> str:
     files = changed()
     if files is None:
         return "what changed is not known"
-    return next((f"{file} changed" for file in sorted(files) if file.startswith(CODE_OF[folder])), "")
+    own, others = CODE_OF[folder], NOT_OF.get(folder, ())
+    changed_ones = (file for file in sorted(files) if file.startswith(own) and not (others and file.startswith(others)))
+    return next((f"{file} changed" for file in changed_ones), "")
 
 
 def _git(*words: str) -> str:
