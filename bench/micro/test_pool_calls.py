@@ -115,10 +115,15 @@ class Calls:
             self._say(said)
 
 
-def one_node() -> Calls:
+def one_node(events: bool = False) -> Calls:
     world = World(segment_bytes=64 << 20)
-    world.command(c.DeclarePool(vhost="/", name="core", settings=PoolSettings()))
+    world.command(c.DeclarePool(vhost="/", name="core", settings=PoolSettings(), events=events))
     return Calls(world, [world], 1000)
+
+
+def one_node_that_tells() -> Calls:
+    """Three events a call."""
+    return one_node(events=True)
 
 
 def three_nodes() -> Calls:
@@ -128,7 +133,7 @@ def three_nodes() -> Calls:
     return Calls(cluster, list(cluster.sites.values()), 300)
 
 
-@pytest.mark.parametrize("make", [one_node, three_nodes])
+@pytest.mark.parametrize("make", [one_node, one_node_that_tells, three_nodes])
 @pytest.mark.benchmark(timer=time.process_time, warmup=False)
 def test_a_call(benchmark: BenchmarkFixture, make: Any) -> None:
     calls = make()
