@@ -6,11 +6,10 @@ No checker asks the product what it counted, but for the need that a controller'
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict, deque
-from typing import TYPE_CHECKING, Any, Final, get_args
+from collections import defaultdict, deque
+from typing import TYPE_CHECKING, Any, Final
 
 from clusterbroker.broker.foreman.reconcile import OTHERS_MS
-from clusterbroker.broker.pools.events import Name
 from clusterbroker.broker.pools.group_queue import IDLE_LEAST_MS
 from clusterbroker.broker.pools.orphan_queue import OrphanQueue
 from clusterbroker.cluster.ids import NodeId
@@ -71,6 +70,8 @@ class Checkers:
         self._starts: dict[str, deque[tuple[int, int]]] = defaultdict(deque)
         self._starts_epoch = 0
         self._ended_ms: dict[str, list[int]] = defaultdict(list)
+        self._died_ms: dict[str, int] = {}
+        """When workers' processes were seen to have ended."""
         self._extra_ms: dict[str, int] = {}
         self._unsure_ms: dict[str, int] = {}
         """When a command about workers of a key was given up: for its controller it is void, yet it may come true."""
@@ -307,7 +308,12 @@ class Checkers:
             each for each in self._world.processes
             if each.spec.worker_id in others and each.alive and (each.ready or each.spec.worker_id in served)
         ]  # fmt: skip
-        require(bool(ready), f"59: {launch_id} of {launch.key!r} is replaced, and nobody else serves it")
+        lately = any(  # its controller does not know yet that it has ended
+            self._died_ms.get(each.spec.worker_id, self._now_ms) >= self._now_ms - LAG_MS
+            for each in self._world.processes
+            if each.spec.worker_id in others and each.ready and not each.alive
+        )
+        require(bool(ready) or lately, f"59: {launch_id} of {launch.key!r} is replaced, and nobody else serves it")
 
     def _settles(self, command: c.RetireWorkers | c.RevokeWorkers | c.RetireKeys, what: str) -> None:
         require(self._guarded, f"I12: a controller of epoch {command.epoch} {what}, and is none any more")
@@ -449,38 +455,6 @@ class Checkers:
         self._events_ms[request.key].append(self._now_ms)
         self._waiting[request.key].pop(request.number, None)
 
-    def told(self, events: list[dict[str, Any]]) -> None:
-        """What the pool has told of its requests is so: no acknowledgement that there was not, and no death of which
-        its caller has not heard; two owners may tell the same. While nodes and links are well none is missing, unless
-        its worker was ended before its acknowledgement had come."""
-        answered: Counter[int] = Counter()
-        known = frozenset(get_args(Name))
-        at: dict[tuple[str, int], str] = {}
-        """Of a queue's number the request that was told there last."""
-        for event in events:
-            where = event.get("queue", ""), event.get("seq", 0)
-            if "correlation_id" in event:
-                at[where] = event["correlation_id"]
-            elif "queue" in event and where in at:
-                event["correlation_id"] = at[where]
-            require(event["event"] in known, f"events: none is called {event['event']}")
-            if "correlation_id" not in event:
-                continue
-            request = self._world.requests[int(event["correlation_id"])]
-            require(event["key"] == request.key, f"events: {event} tells of another key than {request.key!r}")
-            if event["event"] == "answered":
-                answered[request.number] += 1
-            if event["event"] == "died":
-                require(
-                    bool(request.errors) or not event["heard"], f"events: {event}, and its caller has heard nothing"
-                )
-        well = self._world.tells and not any(self._world.counts[word] for word in ("kills", "pauses", "cuts", "resets"))
-        for request in self._world.requests:
-            count = answered[request.number]
-            require(not count or bool(request.acks), f"events: {request} is answered, by what was told")
-            sure = well and not request.doubts
-            require(count >= request.acks or not sure, f"events: {request} is answered, and {count} x told")
-
     # -- at the end of a tick
 
     def look(self) -> None:
@@ -489,6 +463,8 @@ class Checkers:
         for process in self._world.processes:
             if process.alive:
                 self._look_at(process)
+            else:
+                self._died_ms.setdefault(process.spec.worker_id, self._now_ms)
         self._check_foreign()
         for name in self._world.sites:
             member = self._world.nodes.truth.member(NodeId(name))

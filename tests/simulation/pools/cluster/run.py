@@ -10,6 +10,7 @@ from typing import Final
 from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.cluster.wiring.pool_entities import PoolSettings
 
+from . import history
 from .agents import POOL
 from .places import Temper
 from .world import World
@@ -348,7 +349,7 @@ def run(seed: int, scenario: str | None = None) -> Report:
         world.checkers.rest()
         world.read_answers()
         world.checkers.ends()
-        world.checkers.told(world.read_events())
+        history.check(world, world.read_events())
     finally:
         world.end()
     accepted = sum(request.confirmed for request in world.requests)
