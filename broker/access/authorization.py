@@ -164,11 +164,10 @@ class Authorization:
         return lost(launch_of(self.user) or self.connection_id, why, self.node.now_ms, in_company=in_company)
 
     def check_published(self, name: str) -> None:
-        """Refuses what is published to a queue that takes only what its pool, or its exchange, has for it."""
+        """Refuses what is published to a queue that takes only what its pool has for it."""
         queue = self.vhost.queues.get(name)
-        if queue is None or self.vhost.leads_to(name) or queue.entity.part_of:
-            return  # of an exchange's queue its default way says that there is no route
-        self.check_managed(queue)
+        if queue is not None and not self.vhost.router.has_key(name):
+            self.check_managed(queue)
 
     def check_managed(self, queue: QueueHandle) -> None:
         """Refuses what only its pool does with a queue."""

@@ -221,7 +221,7 @@ def _reply(access: Authorization, asked: Properties, outcome: Mapping[str, Any],
         node.reply(vhost.name, key, message)
         return
     queue = vhost.queues.get(key)
-    if queue is not None and not queue.deleted and vhost.leads_to(key):
+    if queue is not None and not queue.deleted and vhost.router.has_key(key):
         queue.publish((message,), ticket, node.now_ms)
 
 

@@ -260,7 +260,7 @@ def from_field(value: Any, depth: int = 0) -> Any:
     if isinstance(value, LongBytes):
         return bytes(value)
     if isinstance(value, str):
-        return value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+        return readable(value)
     if isinstance(value, Mapping):
         return {from_field(str(key)): from_field(item, depth + 1) for key, item in value.items()}
     if isinstance(value, list | tuple) and not isinstance(value, Array):
@@ -355,7 +355,7 @@ def _set_properties(parts: Parts, known: basic.Properties, wanted: basic.Propert
     if wanted.user_id != known.user_id:
         changed["user_id"] = None if wanted.user_id is None else wanted.user_id.encode("utf-8", "surrogateescape")
     if wanted.reply_to != known.reply_to:
-        changed["reply_to"] = None if wanted.reply_to is None else _QUEUES + quote(_text(wanted.reply_to), safe="")
+        changed["reply_to"] = None if wanted.reply_to is None else _QUEUES + quote(readable(wanted.reply_to), safe="")
     for name in ("content_type", "content_encoding"):
         text = getattr(wanted, name)
         if text != getattr(known, name):
@@ -363,7 +363,7 @@ def _set_properties(parts: Parts, known: basic.Properties, wanted: basic.Propert
     if wanted.timestamp != known.timestamp:
         changed["creation_time"] = None if wanted.timestamp is None else _in_ms(wanted.timestamp, headers.get(_IN_MS))
     if wanted.app_id != known.app_id:
-        changed["group_id"] = None if wanted.app_id is None else _text(wanted.app_id)
+        changed["group_id"] = None if wanted.app_id is None else readable(wanted.app_id)
     for name, header in _EXTRA.items():
         if header not in (known.headers or {}) and (value := _extra(name, headers.get(header))) is not None:
             changed[name] = value
@@ -377,10 +377,11 @@ def _extra(name: str, value: Any) -> Any:
         return Milliseconds(value) if isinstance(value, int) and -(2**63) <= value < 2**63 else None
     if name == "group_sequence":
         return UInt32(value) if isinstance(value, int) and 0 <= value < 2**32 else None
-    return _text(value) if isinstance(value, str) else None
+    return readable(value) if isinstance(value, str) else None
 
 
-def _text(value: str) -> str:
+def readable(value: str) -> str:
+    """A text of 0-9-1, which may be any bytes, where it has to be UTF-8."""
     return value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
@@ -399,13 +400,13 @@ def _id_of(text: str, kind: Any) -> Any:
         try:
             return base64.b64decode(text, validate=True)
         except (binascii.Error, ValueError):
-            return _text(text)
+            return readable(text)
     if text.startswith("urn:uuid:"):
         try:
             return Uuid.parse(text[9:])
         except ValueError:
-            return _text(text)
-    return _text(text)
+            return readable(text)
+    return readable(text)
 
 
 def _set_headers(parts: Parts, known: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
@@ -424,7 +425,7 @@ def _set_headers(parts: Parts, known: Mapping[str, Any], wanted: Mapping[str, An
         if name in _BACK or name.startswith("x-"):
             annotations[Symbol(_BACK.get(name, name).encode("ascii", "replace").decode())] = from_field(value)
         elif not isinstance(value, (list, tuple, dict)):
-            application[_text(name)] = from_field(value)
+            application[readable(name)] = from_field(value)
     parts.annotations, parts.application = annotations, application
 
 
@@ -435,4 +436,4 @@ def _set_type(parts: Parts, known: str | None, wanted: str | None) -> None:
     if wanted is None:
         parts.annotations.pop("x-basic-type", None)
     else:
-        parts.annotations[Symbol("x-basic-type")] = _text(wanted)
+        parts.annotations[Symbol("x-basic-type")] = readable(wanted)

@@ -133,25 +133,22 @@ def with_their_bindings(
 
 def mistakes(commands: Iterable[c.Defining], drafts: Sequence[PoolDraft]) -> Iterator[str]:
     """Of a document by itself: a pool that is named twice, and names that a pool of it would close."""
-    closing: dict[tuple[str, str], PoolNames] = {}
-    telling: set[tuple[str, str]] = set()
-    """Pools with a stream of events."""
+    closing: dict[tuple[str, str], tuple[PoolNames, bool]] = {}
+    """And whether the pool has a stream of events."""
     for number, draft in enumerate(drafts):
         names = PoolNames(draft.declare.name)
         where = draft.declare.vhost, names.exchange
         if where in closing:
             yield f"pools[{number}]: '{draft.declare.name}' is named twice"
-        closing[where] = names
-        if draft.declare.events:
-            telling.add(where)
+        closing[where] = names, draft.declare.events
     for command in commands if closing else ():
         if isinstance(command, (c.DeclareQueue, *EXCHANGE_DECLARATIONS)):
-            names_of = closing.get((command.vhost, command.name.partition("-")[0]))
-            if names_of is None:
+            closes = closing.get((command.vhost, command.name.partition("-")[0]))
+            if closes is None:
                 continue
+            names_of, tells = closes
             if isinstance(command, c.DeclareQueue):
-                told = (command.vhost, names_of.exchange) in telling and command.name == names_of.events
-                if told or names_of.has_queue(command.name):
+                if names_of.has_queue(command.name, tells):
                     yield f"queue '{command.name}' is defined, and a pool of the definitions would need its name"
             elif command.name in names_of.exchanges:
                 yield f"exchange '{command.name}' is defined, and a pool of the definitions would need its name"

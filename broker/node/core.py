@@ -313,7 +313,7 @@ class Node:
             vhost.staging[entity.name] = handle
             return
         self.watching.began(entity.vhost, handle)
-        vhost.add_queue(entity.name, handle, closed=self.map.pools.takes_no_keys(entity.queue_id))
+        vhost.add_queue(entity.name, handle, keyless=self.map.pools.takes_no_keys(entity.queue_id))
         reactions.queue_begins(self, vhost, entity)
 
     def forget_ring(self, ring: Ring) -> None:

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Final, Protocol
 
+from clusterbroker.broker.content.sections import readable
 from clusterbroker.broker.pools.controller import key_of
 from clusterbroker.broker.pools.credentials import WorkerKey, user_of
-from clusterbroker.broker.pools.events import Event, ids_of, readable
+from clusterbroker.broker.pools.events import Event, ids_of
 from clusterbroker.broker.pools.figures import NO_FIGURES, Figures
 from clusterbroker.broker.pools.group_queue import GroupQueue
 from clusterbroker.broker.pools.losses import WorkerEnd, poison_of
@@ -285,8 +286,8 @@ class NodePools:
         if address.startswith(DIRECT):
             return node.reply(pool.vhost, address, answer)
         vhost = node.vhosts.get(pool.vhost)
-        target = None if vhost is None else vhost.queues.get(address)
-        if target is None or target.deleted or vhost is None or not vhost.leads_to(address):
+        target = vhost.queues.get(address) if vhost is not None and vhost.router.has_key(address) else None
+        if target is None or target.deleted:
             return False
         if target.rejects and not target.accepts(answer, node.now_ms):
             return False

@@ -17,7 +17,7 @@ from clusterbroker.cluster.wiring.entities import Segment
 class VirtualHost:
     """What a channel needs of its virtual host."""
 
-    __slots__ = ("_closed", "exchanges", "name", "no_local", "queues", "router", "segments", "staging")
+    __slots__ = ("exchanges", "name", "no_local", "queues", "router", "segments", "staging")
 
     def __init__(
         self,
@@ -29,8 +29,6 @@ class VirtualHost:
         """`is_here`: whether a queue's leader is this node."""
         self.name = name
         self.queues: dict[str, QueueHandle] = {}
-        self._closed: set[str] = set()
-        """Queues that no key leads to."""
         self.no_local: dict[str, str] = {}
         """Queues that do not take what a container publishes (`queues.sweeping.NO_LOCAL`): name -> container-id."""
         self.router: Router[QueueHandle] = Router(self.queues.get, labour=labour, clock=clock, is_here=is_here)
@@ -50,25 +48,18 @@ class VirtualHost:
                 self.exchanges[exchange] = counts
         return counts
 
-    def add_queue(self, name: str, queue: QueueHandle, closed: bool = False) -> None:
-        """A queue was declared. `closed`: nobody publishes to its name."""
+    def add_queue(self, name: str, queue: QueueHandle, keyless: bool = False) -> None:
+        """A queue was declared. `keyless`: nobody publishes to its name."""
         self.queues[name] = queue
         not_of = queue.entity.arguments.get(NO_LOCAL)
         if isinstance(not_of, str) and not_of:
             self.no_local[name] = not_of
-        if closed or queue.entity.part_of:
-            self._closed.add(name)
         if not queue.entity.part_of:  # no key of the default exchange leads into an exchange
-            self.router.add_queue(name, keyless=closed)
-
-    def leads_to(self, name: str) -> bool:
-        """Whether the default exchange leads to the queue of this name, if there is one."""
-        return name not in self._closed
+            self.router.add_queue(name, keyless=keyless)
 
     def remove_queue(self, name: str) -> None:
         """It is deleted."""
         self.no_local.pop(name, None)
-        self._closed.discard(name)
         self.router.remove_queue(name)
 
     def stage(self, segment: Segment) -> None:

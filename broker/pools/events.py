@@ -27,6 +27,7 @@ import msgspec
 
 from clusterbroker.broker.content.message import KEY_BYTES_MAX, new_message
 from clusterbroker.broker.content.properties import properties_of
+from clusterbroker.broker.content.sections import readable
 from clusterbroker.broker.content.selector.filters import FILTER_VALUE
 from clusterbroker.broker.pools.activity_headers import EVENT, WORKER
 from clusterbroker.broker.wire.amqp091.properties import Properties
@@ -62,11 +63,6 @@ def ids_of(request: Message) -> Ids:
     """Of a request."""
     properties = properties_of(request)
     return Ids(readable(properties.correlation_id or ""), readable(properties.message_id or ""))
-
-
-def readable(text: str) -> str:
-    """What a client wrote that need not be UTF-8, for JSON."""
-    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def message_of(pool: Pool, node: str, event: Event) -> Message:

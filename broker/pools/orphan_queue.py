@@ -94,15 +94,12 @@ class OrphanQueue(PassingPoolQueue):
     def _came(self, seq: int, message: Message) -> None:
         assert self._controller is not None, "a pool that there is has a controller"
         self._controller.came(seq, message.routing_key)
-        if seq >= self._told and self._tells_events:
+        if seq >= self._told and self.node.map.pools.tells_events(self._part.pool_id):
             about = {"queue": self.name, "queue_id": self.entity.queue_id, "seq": seq, **ids_of(message).fields}
             self._tell("received", key_of(message.routing_key) or "", **about)
 
-    @property
-    def _tells_events(self) -> bool:
-        return self.node.map.pools.tells_events(self._part.pool_id)
-
     def _tell(self, name: Name, key: str, **about: Any) -> None:
+        """An event, if the pool tells them."""
         self.node.pool_desk.events.tell(self._part.pool_id, Event(name, self.node.now_ms, key, about))
 
     def _pass(self) -> None:
@@ -218,7 +215,7 @@ class OrphanQueue(PassingPoolQueue):
     def launch_changed(self, launch: Launch) -> None:
         """It was ordered, assigned, retired or revoked."""
         if self.fleet is not None:
-            if self._tells_events and not self.fleet.knows(launch.launch_id):
+            if not self.fleet.knows(launch.launch_id):
                 self._tell("started", launch.key, worker=launch.launch_id, place=launch.place)
             self.fleet.launch_changed(launch, self.node.now_ms / 1000)
             self.ring.mark()
@@ -235,11 +232,10 @@ class OrphanQueue(PassingPoolQueue):
     def launch_ended(self, launch: Launch, exit_status: int | None, peak_bytes: int) -> None:
         """It is gone."""
         if self.fleet is not None:
-            if self._tells_events:
-                self._tell(
-                    "exited", launch.key, worker=launch.launch_id, place=launch.place, exit_status=exit_status,
-                    why=launch.revoked or launch.retired,
-                )  # fmt: skip
+            self._tell(
+                "exited", launch.key, worker=launch.launch_id, place=launch.place, exit_status=exit_status,
+                why=launch.revoked or launch.retired,
+            )  # fmt: skip
             self.fleet.launch_ended(launch, exit_status, peak_bytes, self.node.now_ms / 1000)
             self.ring.mark()
 
@@ -260,7 +256,7 @@ class OrphanQueue(PassingPoolQueue):
         starts, fleet.starts = fleet.starts, []
         for one in starts:
             desk.started(fleet.pool, one)
-            if not one.failed and self._tells_events:
+            if not one.failed:
                 self._tell("ready", one.key, worker=one.worker_id, place=one.place, took_ms=round(1000 * one.took_s))
         desk.times(pool_id).counts.update(fleet.counts)
         fleet.counts.clear()

@@ -7,9 +7,7 @@ from typing import Any
 from clusterbroker.broker.pools.sticky import Sticking
 from clusterbroker.broker.pools.suspects import Suspects
 from clusterbroker.broker.queues import ring as rings
-from clusterbroker.broker.queues.annotation import Handed
 from clusterbroker.broker.queues.dispatch import Dispatch
-from clusterbroker.broker.queues.handle import Taken
 from clusterbroker.broker.queues.selecting import LOOK_MAX
 from clusterbroker.broker.queues.states import LIMIT, NO_CREDIT
 
@@ -19,23 +17,11 @@ class RequestDispatch(Dispatch):
 
     selects_by = Sticking
     selecting: Sticking | None
-    __slots__ = ("_handed", "suspects")
+    __slots__ = ("suspects",)
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.suspects = Suspects(self._queue.ring)
-        self._handed: Handed | None = None
-
-    def tell(self, handed: Handed | None) -> None:
-        super().tell(handed)
-        self._handed = handed
-
-    def _take(self, credit: Any, now_ms: int) -> tuple[Taken | str | None, bool]:
-        answer, known = super()._take(credit, now_ms)
-        if self._handed is not None and isinstance(answer, tuple):
-            seq, message, _, delivery_count = answer
-            self._handed(seq, message, delivery_count, None)
-        return answer, known
 
     def keep(self, seq: int, worker: str) -> None:
         """The newest message is meant for this worker, if that is served."""

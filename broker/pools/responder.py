@@ -74,12 +74,13 @@ def answer_to(pool: Pool, request: Message, now_ms: int, why: str = "") -> Answe
     if not isinstance(reason, str) or (properties.type == ERROR and STATUS in headers):
         return None
     reply_to, key = properties.reply_to or "", _key(pool, request, headers)
+    group_key = key if isinstance(key, str) else ""
     if (
         not reply_to
         or not request.flags & ANSWERABLE
         or len(reply_to.encode("utf-8", "surrogateescape")) > KEY_BYTES_MAX
     ):
-        return Answer(reason, "", None, key if isinstance(key, str) else "")
+        return Answer(reason, "", None, group_key)
     detail = DETAILS.get(reason, reason)
     said: dict[str, Any] = {
         STATUS: reason.encode() if pool.settings.status_type == "bytes" else reason,
@@ -93,7 +94,7 @@ def answer_to(pool: Pool, request: Message, now_ms: int, why: str = "") -> Answe
         said[TRACE] = trace
     about = Properties(correlation_id=properties.correlation_id, type=ERROR, headers=said, delivery_mode=2)
     message = new_message("", reply_to, about, b"", now_ms)
-    return Answer(reason, reply_to, message, key if isinstance(key, str) else "")
+    return Answer(reason, reply_to, message, group_key)
 
 
 def _count(pool: Pool, headers: Mapping[str, Any]) -> int:

@@ -23,13 +23,13 @@ ACQUIRED_MAX: Final = 4096
 class Annotation:
     """Of one queue's messages."""
 
-    __slots__ = ("_acquired", "_handed", "_ring", "_watch")
+    __slots__ = ("_acquired", "_ring", "_watch", "handed")
 
     def __init__(self, ring: Ring) -> None:
         self._ring = ring
         self._acquired: dict[int, int] | None = None  # seq -> how often it was handed out in vain
         self._watch: Watch | None = None
-        self._handed: Handed | None = None
+        self.handed: Handed | None = None
 
     def watched(self, watch: Watch | None) -> None:
         """Who looks at what is handed to consumers of this node."""
@@ -38,12 +38,12 @@ class Annotation:
 
     def tell(self, handed: Handed | None) -> None:
         """Who hears of each message as it is handed out, wherever its consumer is; None: nobody."""
-        self._handed = handed
+        self.handed = handed
         self._look_at_all()
 
     def _look_at_all(self) -> None:
         everything = self._watch is not None and self._watch.everything
-        self._ring.annotates_all = everything or self._handed is not None
+        self._ring.annotates_all = everything or self.handed is not None
 
     def count(self, seq: int) -> None:
         """The message has returned."""
@@ -72,8 +72,8 @@ class Annotation:
         consumer = None if taker is None else taker.owner
         if self._watch is not None and consumer is not None and not consumer.node:
             consumer.show(self._watch, message, redelivered, handed=False)
-        if self._handed is not None and taker is not None:
-            self._handed(seq, message, delivery_count, consumer)
+        if self.handed is not None and taker is not None:
+            self.handed(seq, message, delivery_count, consumer)
         return message
 
     def _changed(self, message: Message, delivery_count: int, acquired: int | None) -> Message:

@@ -228,7 +228,10 @@ class Dispatch:
             ring.turn = turn
             return None, True
         if head == HEAD_OK:
-            return ring.take(), True
+            seq, message, _, delivery_count = taken = ring.take()
+            if self._annotation.handed is not None:
+                self._annotation.handed(seq, message, delivery_count, None)
+            return taken, True
         if head == HEAD_NONE:
             return None, True
         if head in (HEAD_NOT_RESERVED, HEAD_NOT_COMMITTED):

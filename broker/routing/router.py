@@ -271,6 +271,10 @@ class Router(Generic[Q]):
 
     # Questions about the wiring.
 
+    def has_key(self, key: str) -> bool:
+        """Whether the default exchange leads to a queue of this name."""
+        return key in self._queues and key not in self._keyless
+
     def exchange_type(self, name: str) -> str | None:
         """The type of an exchange; None when there is none of the name."""
         if name == DEFAULT_EXCHANGE:
@@ -435,7 +439,7 @@ class Router(Generic[Q]):
         passed: str,
     ) -> tuple[Route[Q], bool]:
         if exchange == DEFAULT_EXCHANGE:
-            return self._resolved({key for key in keys if self._has_key(key)}, False, False), False
+            return self._resolved({key for key in keys if self.has_key(key)}, False, False), False
         first = self._exchanges.get(exchange)
         if first is None:
             return Route(found_exchange=False, uncacheable=True), False
@@ -488,7 +492,7 @@ class Router(Generic[Q]):
             for name in following:
                 if name == DEFAULT_EXCHANGE:
                     # only an alternate can name it: nothing is ever bound to the default exchange
-                    queues.update(key for key in keys if self._has_key(key))
+                    queues.update(key for key in keys if self.has_key(key))
                     key_free = False
                 elif name not in seen:
                     seen.add(name)
@@ -527,10 +531,6 @@ class Router(Generic[Q]):
     def _is_local(self, destination: Destination) -> bool:
         queue = None if destination.is_exchange else self._resolve(destination.name)
         return queue is not None and self._is_here(queue)
-
-    def _has_key(self, key: str) -> bool:
-        """Whether the default exchange leads to a queue of this name."""
-        return key in self._queues and key not in self._keyless
 
     def _exists(self, destination: Destination) -> bool:
         return destination.name in (self._exchanges if destination.is_exchange else self._queues)

@@ -353,7 +353,7 @@ class Imports:
             self.current = held
 
 
-def _closed_by(vhost: str, pool: str, keys: Iterable[Key], with_events: bool) -> Iterable[Key]:
+def _closed_by(vhost: str, pool: str, keys: Iterable[Key], tells: bool) -> Iterable[Key]:
     """Those of the queues and exchanges that are a pool's by their names."""
     try:
         names = PoolNames(pool)
@@ -361,6 +361,6 @@ def _closed_by(vhost: str, pool: str, keys: Iterable[Key], with_events: bool) ->
         return  # no pool has such a name
     for key in keys:
         if (key[:2] == ("exchange", vhost) and key[2] in names.exchanges) or (
-            key[:2] == ("queue", vhost) and (names.has_queue(key[2]) or (with_events and key[2] == names.events))
+            key[:2] == ("queue", vhost) and names.has_queue(key[2], tells)
         ):
             yield key

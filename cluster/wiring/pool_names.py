@@ -56,9 +56,9 @@ class PoolNames:
             return name
         return f"{self._prefix}-req-~{sha256(key.encode()).hexdigest()[:_HASH_DIGITS]}"
 
-    def has_queue(self, name: str) -> bool:
-        """Whether a queue of this name is the pool's, or would be."""
-        return name in self.queues or name.startswith(f"{self._prefix}-req-")
+    def has_queue(self, name: str, tells: bool = False) -> bool:
+        """Whether a queue of this name is the pool's, or would be. `tells`: it has a stream of events."""
+        return name in self.queues or name.startswith(f"{self._prefix}-req-") or (tells and name == self.events)
 
     def key_of(self, queue: str) -> str | None:
         """The key of a request queue's name; None: it is no such name, or a hash, which does not tell."""

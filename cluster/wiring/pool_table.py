@@ -76,10 +76,6 @@ class PoolHeld:
         self.assignments = Assignments()
         """Of workers that serve several keys."""
 
-    def has_queue(self, name: str) -> bool:
-        """Whether a queue of this name is the pool's, or would be."""
-        return self.names.has_queue(name) or (self.events is not None and name == self.names.events)
-
     def learn(self, key: str, peak_bytes: int) -> None:
         """A worker of a key has ended, and so much it has taken."""
         self.learnt[key] = learnt_peak(self.learnt.pop(key, 0), peak_bytes)
@@ -281,7 +277,7 @@ class PoolTable:
     def owner_of_queue(self, vhost: str, name: str) -> Pool | None:
         """The pool that a queue of this name belongs to, or would belong to."""
         held = self.by_prefix.get((vhost, name.partition("-")[0]))
-        return held.pool if held is not None and held.has_queue(name) else None
+        return held.pool if held is not None and held.names.has_queue(name, held.events is not None) else None
 
     def held(self, vhost: str, name: str) -> PoolHeld | None:
         """The pool of this name, for the fold."""
