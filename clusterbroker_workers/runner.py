@@ -63,15 +63,16 @@ class Reply:
 KEYS_MAX: Final = 100
 """Of a worker that serves several: the broker allows no more."""
 Outcome: TypeAlias = Reply | Busy | Retry
-Identity: TypeAlias = tuple[str, str, str, bytes]
-"""(correlation id, reply_to, message id, digest of the body): the same for all deliveries of a request."""
+Identity: TypeAlias = tuple[str, str, str, int, bytes]
+"""(correlation id, reply_to, message id, attempt, digest of the body): the same for all deliveries of a request."""
 COMPUTED_MAX: Final = 64
 """Outcomes kept for requests whose delivery was lost; each may come back to another worker, and never here."""
 
 
 def _identity(message: AbstractIncomingMessage) -> Identity:
     digest = hashlib.blake2b(message.body, digest_size=16).digest()
-    return message.correlation_id or "", message.reply_to or "", message.message_id or "", digest
+    attempt = h.number(message.headers, h.ATTEMPT) or 0
+    return message.correlation_id or "", message.reply_to or "", message.message_id or "", attempt, digest
 
 
 class Runner:
@@ -359,17 +360,34 @@ class Runner:
             logger.warning("the caller of request %s is gone; its answer is dropped", message.correlation_id)
 
     async def _delay(self, channel: AbstractChannel, message: AbstractIncomingMessage, retry: Retry) -> None:
+        """The request, as its caller sent it, into the pool's delayed exchange.
+
+        `expiration` counts from the due time on. With a deadline (`x-deadline`) it is what is left of that then, and
+        the delay never goes beyond: nobody holds a request whose caller waits no longer.
+        """
         headers = dict(message.headers)
+        delay_s, left_s = retry.after_s, message.expiration
+        deadline = h.number(headers, h.DEADLINE)
+        if deadline is not None:
+            until_s = max(0.0, deadline / 1_000 - time.time())
+            delay_s = min(delay_s, until_s)
+            left_s = until_s - delay_s
         headers[h.ATTEMPT] = (h.number(headers, h.ATTEMPT) or 0) + 1
-        headers[h.DELAY] = round(retry.after_s * 1_000)
+        headers[h.DELAY] = max(1, round(delay_s * 1_000))
         again = aio_pika.Message(
             message.body,
             headers=headers,
+            content_type=message.content_type,
+            content_encoding=message.content_encoding,
+            delivery_mode=aio_pika.DeliveryMode.PERSISTENT,
+            priority=message.priority,
             correlation_id=message.correlation_id,
             reply_to=message.reply_to,
-            content_type=message.content_type,
-            priority=message.priority,
-            delivery_mode=aio_pika.DeliveryMode.PERSISTENT,
+            expiration=left_s,
+            message_id=message.message_id,
+            timestamp=message.timestamp,
+            type=message.type,
+            app_id=message.app_id,
         )
         exchange = await channel.get_exchange(names.delayed_exchange(self._environment.pool), ensure=False)
         await exchange.publish(again, message.routing_key or self._environment.key, mandatory=True)

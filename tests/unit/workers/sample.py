@@ -46,6 +46,8 @@ class Sample(Worker):
                 if request.attempt < 2:
                     raise Retry(after_s=0.3)
                 return str(request.attempt)
+            case "later":
+                raise Retry(after_s=600)
             case "long":
                 note("began")
                 request.progress(0.5)

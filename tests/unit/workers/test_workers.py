@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -75,6 +76,51 @@ def test_call_and_answers(made: HandMade, pool: Pool, tmp_path: Path) -> None:
     assert events[-1] == "draining"
     assert made.depth("core-req-42") == 0
     assert made.get("core-dl") is None
+
+
+def test_a_retry_is_the_request_as_its_caller_sent_it(made: HandMade, tmp_path: Path) -> None:
+    """All properties go along. The time to live is what the deadline leaves then; without a deadline, the caller's."""
+    made.group("42")
+    made.channel.queue_declare("spy", durable=True)
+    made.channel.queue_bind("spy", "core-delayed")
+    came: list[Any] = []
+    made.channel.basic_consume(
+        "spy", lambda _channel, _method, properties, _body: came.append(properties), auto_ack=True
+    )
+    sent = {
+        "content_type": "text/plain", "content_encoding": "identity", "priority": 3, "correlation_id": "c-1",
+        "reply_to": "answers", "message_id": "m-1", "timestamp": 1_700_000_000, "type": "ask", "app_id": "mine",
+    }  # fmt: skip
+
+    def publish(expiration_ms: int, **headers: object) -> None:
+        properties = made.properties({"x-rpc-path": "retry", "x-attempt": 1, **headers})
+        for name, value in {**sent, "expiration": str(expiration_ms)}.items():
+            setattr(properties, name, value)
+        made.channel.basic_publish("core-req-xchg", "42", b"body", properties)
+
+    made.channel.queue_declare("answers", durable=True)
+    with worker(made, "42", "Sample", tmp_path):
+        for headers, least_ms, most_ms in (
+            ({}, 60_000, 60_000),
+            ({"x-deadline": round((time.time() + 60) * 1_000)}, 40_000, 59_700),
+        ):
+            publish(60_000, **headers)
+            until(lambda: made.channel.connection.process_data_events(0.01) or came, "the request comes back")
+            properties = came.pop()
+            assert {name: getattr(properties, name) for name in sent} == sent
+            assert (properties.headers["x-attempt"], properties.headers["x-delay"]) == (2, -300)
+            assert least_ms <= int(properties.expiration) <= most_ms
+        until(lambda: made.depth("answers") == 2, "both are answered behind their delay")
+        for _ in range(10):  # a request that came too late for its deadline is not begun
+            publish(60_000, **{"x-rpc-path": "later", "x-deadline": round((time.time() + 3) * 1_000)})
+            end_s = time.monotonic() + 6
+            while not came and time.monotonic() < end_s:
+                made.channel.connection.process_data_events(0.05)
+            if came:
+                break
+        assert came, "a delay that ends with the deadline"
+        assert -3_000 <= came[0].headers["x-delay"] < 0
+        assert came[0].expiration == "0"
 
 
 def test_answers_that_are_the_brokers(made: HandMade, broker: Broker, pool: Pool, tmp_path: Path) -> None:
