@@ -31,6 +31,7 @@ POOLS = Table(
         Column("waiting", show=number),
         Column("held", show=number),
         Column("orphans", show=number),
+        Column("delayed", show=number, wide=True),
         Column("oldest", "oldest_s", seconds),
         Column("dead", show=number),
         Column("poison", show=number),

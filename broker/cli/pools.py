@@ -122,7 +122,7 @@ _word("unpin", "is not pinned", "Let the group of a key end when it is idle.")
 def pool_delete(
     reach: Target,
     pool: PoolName,
-    force: Annotated[bool, typer.Option("--force", help="Also while it has groups.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Also while it has groups, or requests wait.")] = False,
     vhost: Vhost = "/",
 ) -> str:
     """Delete a worker pool. Whoever waits is answered `pool_deleted`; then its queues go."""

@@ -178,6 +178,7 @@ def document(reading: Reading, pool: Pool) -> Document:
         "waiting": sum(one["waiting"] for one in waiting),
         "held": sum(one["held"] for one in waiting),
         "orphans": _numbers(reading, pool.orphans)["waiting"],
+        "delayed": _numbers(reading, pool.delayed)["waiting"],
         "oldest_s": oldest_s(reading, (pool.orphans, *(group.queue_id for group in groups))),
         "dead": _numbers(reading, pool.dead)["waiting"],
         "poison": _numbers(reading, pool.poison)["waiting"],
@@ -459,6 +460,16 @@ def worker_stop(reading: Reading, vhost: str, name: str, id: str) -> list[c.AnyC
 
 
 def deletion(reading: Reading, vhost: str, name: str) -> c.DeletePool:
-    """Refused (404) without the pool."""
-    found_pool(reading, vhost, name)
-    return c.DeletePool(at_ms=reading.now_ms, vhost=vhost, name=name, force=reading.query.get("force") == "true")
+    """Refused (404) without the pool; (400) unless forced, as long as requests wait for a group or for their time. The
+    command itself refuses a pool with groups: of what waits elsewhere the wiring knows nothing, so this is judged by
+    the last samples."""
+    pool = found_pool(reading, vhost, name)
+    force = reading.query.get("force") == "true"
+    waiting = {} if force else {what: _numbers(reading, queue)["waiting"] for what, queue in (
+        ("orphans, which would be answered pool_deleted", pool.orphans),
+        ("delayed requests, which would be dropped without an answer", pool.delayed),
+    )}  # fmt: skip
+    if any(waiting.values()):
+        told = " and ".join(f"{count:,} {what}" for what, count in waiting.items() if count)
+        raise bad_request(f"pool '{name}' has {told}: wait until they are done, cancel them, or force it")
+    return c.DeletePool(at_ms=reading.now_ms, vhost=vhost, name=name, force=force)

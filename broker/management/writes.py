@@ -303,8 +303,8 @@ WRITES: Final[tuple[Write, ...]] = (
     Write("POST", _GROUP + "/unpin", "Let the group of a key end when it is idle", _group("unpin"), enter=True),
     Write("POST", _POOL + "/workers/{id}/stop", "Let a worker of a pool finish what it holds and end",
           lambda r, p, _said: Planned(pools.worker_stop(r, **p)), enter=True),
-    Write("DELETE", _POOL, "Delete a worker pool; with ?force=true also while it has groups", _pool(pools.deletion),
-          enter=True),
+    Write("DELETE", _POOL, "Delete a worker pool; with ?force=true also while it has groups, or requests wait",
+          _pool(pools.deletion), enter=True),
     Write("PUT", "/api/vhosts/{vhost}", "Make or change a vhost", _put_vhost, form=bodies.Vhost),
     Write("DELETE", "/api/vhosts/{vhost}", "Delete a vhost and all in it", _delete(
         lambda at_ms, p: c.DeleteVhost(at_ms=at_ms, name=p["vhost"]), lambda r, p: r.map.vhost(p["vhost"]))),

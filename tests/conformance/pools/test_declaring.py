@@ -162,6 +162,26 @@ def test_deleting_answers_what_waits_and_leaves_nothing(pool: PoolOfTest, channe
         channel.basic_qos_probe()
 
 
+@rule("63")
+def test_a_pool_without_groups_in_which_something_waits_is_deleted_by_force_alone(pool: PoolOfTest) -> None:
+    pool.act("pause")
+    pool.call("42", reply_to=pool.answering())
+    pool.confirmed("42", exchange=f"{pool.names.exchange}-delayed", headers={"x-delay": 3_600_000})
+
+    def numbers() -> tuple[int, int]:
+        told = pool.target.api("GET", pool.path).raise_for_status().json()
+        return told["orphans"], told["delayed"]
+
+    eventually(lambda: numbers() == (1, 1), 30.0)
+    refused = pool.target.api("DELETE", pool.path)
+    assert refused.status_code == 400
+    assert "1 orphans" in refused.json()["reason"]
+    assert "1 delayed requests" in refused.json()["reason"]
+    pool.target.api("DELETE", f"{pool.path}?force=true").raise_for_status()
+    assert status(pool.answer()) == b"pool_deleted"
+    eventually(lambda: parts(pool) == ([], []))
+
+
 @rule("71")
 def test_keys_are_shown_to_readers_only(pool: PoolOfTest, connect: Connect) -> None:
     pool.call("secret")
