@@ -25,6 +25,7 @@ from clusterbroker.broker.pools.messages import (
 )
 from clusterbroker.broker.pools.orphan_queue import OrphanQueue
 from clusterbroker.broker.pools.places import MEMORY, OFF_THE_MACHINE, InUse, Place, check_scaling
+from clusterbroker.broker.pools.telling import TellPace
 from clusterbroker.broker.pools.times import PoolTimes
 from clusterbroker.cluster.errors import PreconditionFailed
 from clusterbroker.cluster.ids import LogIndex, NodeId
@@ -72,6 +73,8 @@ class PoolDesk:
     def __init__(self, node: DeskNode) -> None:
         self._node = node
         self._told: dict[str, PlaceTold] = {}
+        self.pace = TellPace()
+        """Of what this node tells of groups."""
         self.in_use = InUse()
         """Of this place; its foreman tells."""
         self._failures: dict[tuple[int, str], tuple[int, str]] = {}

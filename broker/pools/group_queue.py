@@ -13,8 +13,9 @@ so a request is in one of the two queues, and in none that ends. Each order carr
 somebody has required since is left alone.
 
 Its owner also measures: the controller hears what is ready and held, what came and went, and what each worker holds, on
-change and at most each TELL_MS. The time from delivery to acknowledgement is what all that is held ages by; of k that
-are settled out of n, k/n of their ages count as theirs, which is exact for one at a time and right in the sum.
+change and at most as often as `telling` says. The time from delivery to acknowledgement is what all that is held ages
+by; of k that are settled out of n, k/n of their ages count as theirs, which is exact for one at a time and right in the
+sum.
 """
 
 from __future__ import annotations
@@ -52,8 +53,6 @@ from clusterbroker.cluster.wiring.pool_table import PoolQueue
 from clusterbroker.cluster.wiring.queue_settings import QueueSettings
 from clusterbroker.journal.record import Message
 
-TELL_MS: Final = 250
-"""The controller hears of a group so often at most."""
 IDLE_LEAST_MS: Final = 1000
 """A group is not idle sooner, whatever its delays are: requests that were published on a route of before arrive."""
 
@@ -341,11 +340,13 @@ class GroupQueue(Queue):
     def _tell(self, pool: Pool, now_ms: int) -> None:
         if not pool.starts_workers or pool.deleting:
             return
-        if now_ms - self._told_ms < TELL_MS:
+        pace = self.node.pool_desk.pace
+        if now_ms - self._told_ms < pace.interval_ms(now_ms):
             return  # `_schedule` wakes
         told = self._row()
         if told != self._told:
             self._told, self._told_ms = told, now_ms
+            pace.told(now_ms)
             self.node.pool_desk.tell_controller(told)
 
     def _row(self) -> GroupTold:
@@ -395,8 +396,10 @@ class GroupQueue(Queue):
         if standing is None:
             return
         pool, group, pinned = standing
-        if pool.starts_workers and now_ms < self._told_ms + TELL_MS and self._row() != self._told:
-            self.node.wake(self, self._told_ms + TELL_MS)
+        if pool.starts_workers:
+            again_ms = self._told_ms + self.node.pool_desk.pace.interval_ms(now_ms)
+            if now_ms < again_ms and self._row() != self._told:
+                self.node.wake(self, again_ms)
         if (until_ms := self.dispatch.kept_until_ms) > 0:
             self.node.wake(self, max(until_ms, now_ms + 1))
         if self._ordered or group.moving or not self.is_empty or (pinned and group.state == "active"):

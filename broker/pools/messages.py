@@ -1,7 +1,7 @@
 """What nodes tell each other about worker pools: heads of frames (`broker.node.hub`).
 
     PlaceTold     of a place, to all: what it can start. On change, and to each new link
-    GroupTold     of a group's queue, by its owner to the pool's controller. On change, 4 a second at most
+    GroupTold     of a group's queue, by its owner to the pool's controller. On change, 4 a second at most (`telling`)
     WorkerTold    of a worker, by its place to the pool's controller. On change
     StartsFail    of a key, by the controller to all: callers are answered `start_failed` for a time
     SpareTold     of a spare, by the node where it has asked for its key, to the pool's controller

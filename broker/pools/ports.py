@@ -9,6 +9,7 @@ from clusterbroker.broker.pools.events import Event
 from clusterbroker.broker.pools.known import Started
 from clusterbroker.broker.pools.messages import GroupTold, StartsFail, WorkerTold
 from clusterbroker.broker.pools.places import Place
+from clusterbroker.broker.pools.telling import TellPace
 from clusterbroker.broker.pools.times import PoolTimes
 from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.queues.local_queue import Host
@@ -41,6 +42,10 @@ class Desk(Protocol):
 
     @property
     def events(self) -> Events: ...
+
+    @property
+    def pace(self) -> TellPace:
+        """Of what the node tells of groups."""
 
     @property
     def own_place(self) -> str:
