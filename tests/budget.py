@@ -65,7 +65,21 @@ CODE_OF: Final = {
         "broker/foreman/",
         "clusterbroker_workers/",
     ),
-    "foreman": ("broker/foreman/", "tests/unit/broker/foreman/"),
+    "foreman": ("broker/foreman/", "tests/unit/broker/foreman/", "tests/faults/test_pools_"),
+    "security": (
+        "broker/access/",
+        "broker/oauth2/",
+        "broker/server/logins",
+        "broker/server/tls",
+        "broker/server/audit",
+        "broker/server/listener",
+        "tests/faults/test_secured.py",
+    ),
+    "transactions": (
+        "broker/transactions/",
+        "broker/access/transaction",
+        "tests/faults/test_transactions.py",
+    ),
     "delays": ("broker/delay/", "broker/content/delays", "broker/routing/", "tests/conformance/delay/"),
     "management": ("broker/http/", "broker/management/", "tests/faults/test_management", "tests/fuzz/"),
     "bridges": ("broker/bridges/", "tests/faults/test_migration.py", "tests/faults/test_bridge"),
@@ -108,11 +122,15 @@ FAMILIES: Final = {
     "tests/faults/test_cluster_damage.py": "cluster",
     "tests/faults/test_cluster_faults.py": "cluster",
     "tests/faults/test_cluster_hostile.py": "cluster",
+    "tests/faults/test_clocks.py": "cluster",
     "tests/faults/test_delay_faults.py": "delays",
+    "tests/faults/test_directories.py": "cluster",
+    "tests/faults/test_disk.py": "cluster",
     "tests/faults/test_imports.py": "cluster",
     "tests/faults/test_leaving.py": "cluster",
     "tests/faults/test_management.py": "management",
     "tests/faults/test_membership.py": "cluster",
+    "tests/faults/test_old_disks.py": "cluster",
     "tests/faults/test_partial_cuts.py": "cluster",
     "tests/faults/test_rolling_upgrade.py": "cluster",
     "tests/fuzz/test_management_requests.py": "management",
@@ -121,8 +139,14 @@ FAMILIES: Final = {
     "tests/faults/test_migration.py": "bridges",
     "tests/faults/test_bridges.py": "bridges",
     "tests/faults/test_bridge_failover.py": "bridges",
+    "tests/faults/test_secured.py": "security",
+    "tests/faults/test_single_messages.py": "management",
     "tests/faults/test_streams.py": "streams",
+    "tests/faults/test_transactions.py": "transactions",
+    "tests/faults/test_trial.py": "embedded",
     "tests/faults/test_pools.py": "pools",
+    "tests/faults/test_pools_kubernetes.py": "foreman",
+    "tests/faults/test_pools_scaled.py": "foreman",
     "tests/faults/test_pool_cuts.py": "pools",
     "tests/faults/test_pool_drivers.py": "pools",
     "tests/faults/test_pool_nodes.py": "pools",
@@ -173,8 +197,10 @@ def sixth() -> int:
 
 
 def in_turns(test: str) -> bool:
-    """Whether a test, by its id, is of a family, or of a page, that has not changed."""
+    """Whether a test, by its id, is of a family, or of a page, that has not changed, nor its own file."""
     path, _, name = test.partition("::")
+    if TIER == "commit" and path in (changed() or ()):
+        return False
     if test.startswith(PAGES):
         files = changed()
         return TIER == "commit" and files is not None and name.partition("[")[2].rstrip("]") not in files
