@@ -442,11 +442,12 @@ class DueLetters:
 
 
 def dies_there(target: QueueHandle) -> bool:
-    """What it refuses has become a dead letter of its own, each time. An owner elsewhere takes that, and refuses
-    nothing; by which policy it has judged is not known here."""
+    """What it refuses has become a dead letter of its own, each time, unless it has ended. An owner elsewhere takes
+    that, and refuses nothing; by which policy it has judged is not known here."""
     settings = target.settings
     return (
         isinstance(target, LocalQueue)
+        and not target.deleted
         and settings.overflow == "reject-publish-dlx"
         and settings.dead_letter_exchange is not None
     )

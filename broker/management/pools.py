@@ -15,6 +15,7 @@ from msgspec.structs import asdict
 
 from clusterbroker.broker.pools.credentials import launch_of
 from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.cluster.wiring.levels import ANSWERED_DELAYS
 from clusterbroker.cluster.wiring.pool_commands import GroupWord
 from clusterbroker.cluster.wiring.pool_entities import NO_KEY, NOOP, Group, Launch, MoreSettings, Pool, PoolSettings
 from clusterbroker.cluster.wiring.pool_names import PoolNames
@@ -466,10 +467,13 @@ def deletion(reading: Reading, vhost: str, name: str) -> c.DeletePool:
     pool = found_pool(reading, vhost, name)
     force = reading.query.get("force") == "true"
     waiting = {} if force else {what: _numbers(reading, queue)["waiting"] for what, queue in (
-        ("orphans, which would be answered pool_deleted", pool.orphans),
-        ("delayed requests, which would be dropped without an answer", pool.delayed),
+        ("orphans", pool.orphans), ("delayed requests", pool.delayed),
     )}  # fmt: skip
     if any(waiting.values()):
         told = " and ".join(f"{count:,} {what}" for what, count in waiting.items() if count)
-        raise bad_request(f"pool '{name}' has {told}: wait until they are done, cancel them, or force it")
-    return c.DeletePool(at_ms=reading.now_ms, vhost=vhost, name=name, force=force)
+        raise bad_request(
+            f"pool '{name}' has {told}: wait until they are done, cancel them, or force it (they are answered "
+            "pool_deleted)"
+        )
+    answers = reading.map.level >= ANSWERED_DELAYS
+    return c.DeletePool(at_ms=reading.now_ms, vhost=vhost, name=name, force=force, delayed=answers)

@@ -68,7 +68,7 @@ class DueMessages:
         if vhost is not None and queue.entity.compares:
             return self._passed.targets(vhost, queue, message)
         if vhost is None or vhost.router.exchange_type(queue.entity.delays) is None:
-            return None
+            return () if self.is_answered(queue) else None  # of a pool that is deleted: its queue outlives the exchange
         targets = self._targets(vhost, queue, message)
         if not targets:
             vhost.counts(queue.entity.delays).drop_unroutable += 1
@@ -172,7 +172,9 @@ class DueMessages:
         node, now_ms = self._node, self._node.now_ms
         producer = dead_letter_producer(queue.entity.queue_id, queue.entity.gap_epoch)
         for target, ticket in zip(targets, tickets, strict=True):
-            if target.deleted:  # since this was held: what it would have taken is gone with it
+            if target.deleted:  # since this was held: what it would have taken is gone with it, or goes another way
+                if target.entity.ends_unasked:
+                    ticket.reject(target.name)
                 ticket.pass_()
                 continue
             if target.rejects:

@@ -13,6 +13,7 @@ from clusterbroker.broker.pools.credentials import WorkerKey, user_of
 from clusterbroker.broker.pools.events import Event, ids_of
 from clusterbroker.broker.pools.figures import NO_FIGURES, Figures
 from clusterbroker.broker.pools.group_queue import GroupQueue
+from clusterbroker.broker.pools.later_queue import LaterQueue
 from clusterbroker.broker.pools.losses import WorkerEnd, poison_of
 from clusterbroker.broker.pools.orphan_queue import OrphanQueue
 from clusterbroker.broker.pools.passing_queue import PassingPoolQueue
@@ -143,7 +144,7 @@ class NodePools:
     def pool_changed(self, pool: Pool) -> None:
         """A pool came, was set, paused, resumed or deleted."""
         groups = (group.queue_id for group in self._node.map.pools.groups(pool.pool_id))
-        for queue_id in (pool.orphans, pool.dead, *groups):
+        for queue_id in (pool.orphans, pool.dead, pool.delayed, *groups):
             self._tell(queue_id)
         self._node.pool_desk.launches_told(self._node.pool_desk.own_place)  # what they are told of it
 
@@ -185,6 +186,7 @@ class NodePools:
             orphans.group_changed(group.key)
         if pool is not None and pool.deleting:
             self._tell(pool.orphans)
+            self._tell(pool.delayed)
 
     def launch_changed(self, launch: Launch) -> None:
         """A worker was ordered, revoked, or is gone. Its connections end with its launch: that is the fence."""
@@ -217,14 +219,14 @@ class NodePools:
 
     def _tell(self, queue_id: QueueId) -> None:
         queue = self._node.queues.get(queue_id)
-        if isinstance(queue, (PassingPoolQueue, GroupQueue)):
+        if isinstance(queue, (PassingPoolQueue, GroupQueue, LaterQueue)):
             queue.pool_changed()
 
     def delayed_by(self, entity: QueueEntity) -> PoolNames | None:
         """Of the pool whose requests of later wait in this queue; None: it is no pool's."""
         pools = self._node.map.pools
-        pool = pools.owner_of_exchange(entity.vhost, entity.delays) if pools.delays(entity.queue_id) else None
-        return None if pool is None else pools.names(pool.pool_id)
+        pool_id = pools.delays(entity.queue_id)
+        return None if pool_id is None else pools.names(pool_id)
 
     # -- what leaves a pool's queues ----------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from clusterbroker.broker.delay.key_delays import KeyDelayQueue
 from clusterbroker.broker.pools.activity_queue import ActivityQueue
 from clusterbroker.broker.pools.dead_queue import DeadQueue
 from clusterbroker.broker.pools.group_queue import GroupQueue
+from clusterbroker.broker.pools.later_queue import LaterQueue
 from clusterbroker.broker.pools.orphan_queue import OrphanQueue
 from clusterbroker.broker.pools.ports import PoolHost
 from clusterbroker.broker.queues.deduplicating import DeduplicatingQueue
@@ -74,8 +75,7 @@ def new_queue(node: FactoryNode, entity: QueueEntity, found: Ring | None = None)
     if ring.past is not None:
         return Stream(entity, settings, ring, node, node.now_ms)
     if entity.delays or entity.compares:
-        kind = ComparingQueue if entity.compares else KeyDelayQueue if entity.key_bits else DelayQueue
-        waiting = kind(entity, settings, ring, node, node.now_ms)
+        waiting = _of_exchange(node, entity, ring)
         if not ring.replica:  # a replicated queue's epoch begins with it
             waiting.begin_alone()
         return waiting
@@ -95,6 +95,15 @@ def new_queue(node: FactoryNode, entity: QueueEntity, found: Ring | None = None)
     if found is not None and not found.replica:  # a replicated queue's epoch begins with it
         queue.resume_lease(node.now_ms)
     return queue
+
+
+def _of_exchange(node: FactoryNode, entity: QueueEntity, ring: Ring) -> DelayQueue:
+    """What waits in an exchange."""
+    settings = node.map.effective(entity)
+    if (pool_id := node.map.pools.delays(entity.queue_id)) is not None:
+        return LaterQueue(entity, settings, ring, node, node.now_ms, pool_id)
+    kind = ComparingQueue if entity.compares else KeyDelayQueue if entity.key_bits else DelayQueue
+    return kind(entity, settings, ring, node, node.now_ms)
 
 
 def _of_pool(node: FactoryNode, entity: QueueEntity, ring: Ring, part: PoolQueue) -> Queue:

@@ -72,8 +72,10 @@ class DeadQueue(PassingPoolQueue):
         if self._came_seqs and self.node.effort.spent:
             self.node.later(self)
         pool = self.pool
-        if pool is not None and pool.deleting and self._is_done and self.node.map.queue_by_id(pool.orphans) is None:
-            self._end_queue()  # everybody is answered, and nobody else can die
+        if pool is None or not pool.deleting or not self._is_done:
+            return
+        if all(self.node.map.queue_by_id(queue_id) is None for queue_id in (pool.orphans, pool.delayed)):
+            self.ending.order()  # everybody is answered, and nobody else can die
 
     def _schedule(self, now_ms: int) -> None:
         super()._schedule(now_ms)

@@ -24,10 +24,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from clusterbroker.broker.content.message import to_address, with_annotations
+from clusterbroker.broker.pools.ending import AGAIN_MS
 from clusterbroker.broker.pools.loss_headers import COUNT
 from clusterbroker.broker.pools.losses import REJECTED, last_return, was_lost
 from clusterbroker.broker.pools.messages import GroupTold
-from clusterbroker.broker.pools.passing_queue import AGAIN_MS
 from clusterbroker.broker.pools.ports import PoolHost
 from clusterbroker.broker.pools.request_dispatch import RequestDispatch
 from clusterbroker.broker.pools.request_events import RequestEvents

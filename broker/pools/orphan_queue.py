@@ -11,12 +11,13 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from clusterbroker.broker.pools.controller import Controller, key_of
+from clusterbroker.broker.pools.ending import AGAIN_MS
 from clusterbroker.broker.pools.events import Event, Name, ids_of
 from clusterbroker.broker.pools.explaining import Document
 from clusterbroker.broker.pools.fleet import Fleet
 from clusterbroker.broker.pools.messages import ControllerTold, GroupTold, SpareTold, WorkerTold
 from clusterbroker.broker.pools.orders import Ordered
-from clusterbroker.broker.pools.passing_queue import AGAIN_MS, PassingPoolQueue
+from clusterbroker.broker.pools.passing_queue import PassingPoolQueue
 from clusterbroker.broker.pools.times import Arrivals
 from clusterbroker.broker.queues.dead_lettering.death import Reason
 from clusterbroker.broker.queues.dead_lettering.dropped import died_of
@@ -47,10 +48,12 @@ nine tenths of the node to messages."""
 class OrphanQueue(PassingPoolQueue):
     """See the module."""
 
-    __slots__ = ("_arrivals", "_controller", "_rest_ms", "_step_ms", "_stepped_ms", "_told", "fleet")
+    __slots__ = ("_again_ms", "_arrivals", "_controller", "_rest_ms", "_step_ms", "_stepped_ms", "_told", "fleet")
 
     def _begin(self) -> None:
         super()._begin()
+        self._again_ms = 0
+        """When a command is ordered again that could not be ordered."""
         self._controller: Controller | None = None
         self._arrivals = Arrivals(self.ring)
         self._told = self.ring.next_seq
@@ -142,7 +145,7 @@ class OrphanQueue(PassingPoolQueue):
         order = controller.order()
         if order is None:
             if pool.deleting and self._is_done and not controller.busy:
-                self._end_queue()
+                self.ending.order()
             return
         kind, keys = order
         at_ms, epoch = self.node.now_ms, self.entity.epoch
@@ -296,6 +299,8 @@ class OrphanQueue(PassingPoolQueue):
 
     def _schedule(self, now_ms: int) -> None:
         super()._schedule(now_ms)
+        if self._again_ms > now_ms and not self.paused:
+            self.node.wake(self, self._again_ms)
         if self.fleet is not None and not self.paused and self.node.map.level >= STARTED_WORKERS:
             due_ms = now_ms if self.fleet.wakes else self._step_ms
             if due_ms is not None:

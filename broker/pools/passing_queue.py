@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Final
-
+from clusterbroker.broker.pools.ending import Ending
 from clusterbroker.broker.pools.ports import PoolHost
 from clusterbroker.broker.queues.passing import PassingQueue
 from clusterbroker.broker.queues.ring import Ring
-from clusterbroker.cluster.wiring.commands import EndPoolQueue
 from clusterbroker.cluster.wiring.entities import Queue as QueueEntity
-from clusterbroker.cluster.wiring.map import Applied
 from clusterbroker.cluster.wiring.pool_entities import Pool
 from clusterbroker.cluster.wiring.pool_table import PoolQueue
 from clusterbroker.cluster.wiring.queue_settings import QueueSettings
-
-AGAIN_MS: Final = 1000
-"""A command that could not be ordered is ordered again after it."""
 
 
 class PassingPoolQueue(PassingQueue):
     """See the module. `node` is the host."""
 
-    __slots__ = ("_again_ms", "_ending", "_part", "node")
+    __slots__ = ("_part", "ending", "node")
 
     def __init__(
         self, entity: QueueEntity, settings: QueueSettings, ring: Ring, node: PoolHost, now_ms: int, part: PoolQueue
@@ -40,9 +34,7 @@ class PassingPoolQueue(PassingQueue):
         return self.pool is not None
 
     def _begin(self) -> None:
-        self._again_ms = 0
-        """When a command is ordered again that could not be ordered."""
-        self._ending = False
+        self.ending = Ending(self, self.node, self._part.pool_id)
         super()._begin()
 
     # -- the end of a pool --------------------------------------------------------------------------------------
@@ -54,26 +46,10 @@ class PassingPoolQueue(PassingQueue):
         is_empty = self._next >= ring.next_seq and not ring.living(1, ring.next_seq - 1, 1)
         return is_empty and not self.node.map.pools.groups(self._part.pool_id)
 
-    def _end_queue(self) -> None:
-        """Of a pool that is deleted."""
-        if self._ending or self.node.now_ms < self._again_ms:
-            return
-        self._ending = True
-        entity = self.entity
-        command = EndPoolQueue(pool_id=self._part.pool_id, queue_id=entity.queue_id, epoch=entity.epoch)
-
-        def done(applied: Applied) -> None:
-            if not self.deleted and self.ring.owner is self:
-                self._ending = False
-                self._again_ms = 0 if applied.ok and applied.result else self.node.now_ms + AGAIN_MS
-                self.ring.mark()
-
-        self.node.propose(command, done)
-
     def _schedule(self, now_ms: int) -> None:
         super()._schedule(now_ms)
-        if self._again_ms > now_ms and not self.paused:
-            self.node.wake(self, self._again_ms)
+        if self.ending.again_ms > now_ms and not self.paused:
+            self.node.wake(self, self.ending.again_ms)
 
     def pool_changed(self) -> None:
         """The pool is another one in the map."""

@@ -69,6 +69,7 @@ LOST_NUMBERS: Final = 7
 TENANTS: Final = 8
 LEARNT_COSTS: Final = 8
 POOL_EVENTS: Final = 9
+ANSWERED_DELAYS: Final = 10
 CIRCLES: Final = 7
 """The end of an auto-delete exchange in a circle of bindings, in pieces: below it, the pieces take it with them."""
 MEMBERS_MAX: Final = 253
@@ -129,6 +130,7 @@ LEVELS: Final = (
         "key's workers that a new controller knows",
     ),
     Level(POOL_EVENTS, "pools that tell what happens to their requests and workers, in a stream"),
+    Level(ANSWERED_DELAYS, "answers to requests that wait for their time in a pool that is deleted"),
 )
 LEVEL: Final = LEVELS[-1].number
 """The highest that this release knows."""
@@ -158,6 +160,8 @@ def _needed(command: Any) -> int:
             return max((_KEYS.get(key, FIRST) for key in definition), default=FIRST)
         case c.DeclareDelayedExchange(arguments=arguments) if DELAY_RATE in arguments:
             return DELAY_RATES
+        case c.DeletePool(delayed=True):
+            return ANSWERED_DELAYS
         case c.DeclarePool(events=True):
             return POOL_EVENTS
         case c.SetPool(only=only) if EVENTS in only:

@@ -63,11 +63,15 @@ class PausePool(Command, frozen=True, kw_only=True, tag="pause_pool"):
 
 class DeletePool(Command, frozen=True, kw_only=True, tag="delete_pool"):
     """End a pool: its exchanges at once, its queues when what waits in them is answered (EndPoolQueue). A missing one
-    is a success. Result: whether it was there. Refused: 406 while it has groups, unless forced."""
+    is a success. Result: whether it was there. Refused: 406 while it has groups, unless forced.
+
+    delayed    requests that wait for their time are answered too (feature level 10); without, they are dropped
+    """
 
     vhost: str
     name: str
     force: bool = False
+    delayed: bool = False
 
 
 GroupWord = Literal["start", "stop", "retry", "pin", "unpin"]

@@ -121,8 +121,8 @@ class PoolTable:
         """Vhost and encoded name."""
         self.queues: dict[QueueId, PoolQueue] = {}
         self.launched: dict[str, PoolHeld] = {}
-        self.delayed: set[QueueId] = set()
-        """In which requests of later wait."""
+        self.delayed: dict[QueueId, LogIndex] = {}
+        """Queues in which requests of later wait, each of the pool of this id."""
 
     # ---- questions ----
 
@@ -255,9 +255,9 @@ class PoolTable:
             return None
         return held.pool, key
 
-    def delays(self, queue_id: QueueId) -> bool:
-        """Whether a queue holds a pool's requests of later."""
-        return queue_id in self.delayed
+    def delays(self, queue_id: QueueId) -> LogIndex | None:
+        """The pool whose requests of later a queue holds; None: it is no such queue."""
+        return self.delayed.get(queue_id)
 
     def dead_letters_of(self, vhost: str, exchange: str) -> Pool | None:
         """The pool whose requests die to this exchange."""
@@ -358,7 +358,7 @@ class PoolTable:
             if queue_id in self._index.by_id:
                 self.queues[queue_id] = PoolQueue(pool.pool_id, part)
         if pool.delayed in self._index.by_id:
-            self.delayed.add(pool.delayed)
+            self.delayed[pool.delayed] = pool.pool_id
 
     def put_events(self, held: PoolHeld, stream: EventStream) -> None:
         """A pool tells its events, or does not any more."""

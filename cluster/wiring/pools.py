@@ -12,7 +12,7 @@ those about an idle group carry the epoch of its queue, and its generation: whoe
 void. And a group that was required is `moving` until the controller has settled it: what is on its way there finds it.
 
 Invariants: (1) a group's queue exists, and is bound exactly while the group is active; (2) the queues of a pool exist
-until it is deleted, then end in the order groups, orphans, dead.
+until it is deleted, then end in the order groups, orphans and delayed, dead.
 """
 
 from __future__ import annotations
@@ -295,7 +295,8 @@ class Pools:
             )
         topology = self._vhosts.require(command.vhost)
         for name in (held.names.exchange, held.names.delayed, held.names.requests):
-            self._end_exchange(topology, name, changes)  # with its bindings
+            waits = name == held.names.delayed and command.delayed
+            self._end_exchange(topology, name, changes, part=not waits)  # with its bindings
         for group in tuple(held.groups.values()):
             if group.state == "active":
                 self.table.put_group(held, replace(group, state="unbound"), changes)
@@ -312,12 +313,14 @@ class Pools:
         if held is None or queue is None or not held.pool.deleting or queue.epoch != command.epoch or held.groups:
             return False
         topology = self._vhosts.require(held.pool.vhost)
-        if command.queue_id == held.pool.orphans:
-            del self.table.queues[command.queue_id]
+        before = {held.pool.orphans, held.pool.delayed}
+        if command.queue_id in before:
+            self.table.queues.pop(command.queue_id, None)
+            self.table.delayed.pop(command.queue_id, None)
             topology.end_queue(queue, changes)
             changes.append(PoolChanged(held.pool))  # who owns the last one waits for that
             return True
-        if command.queue_id != held.pool.dead or held.pool.orphans in self._index.by_id:
+        if command.queue_id != held.pool.dead or not before.isdisjoint(self._index.by_id):
             return False
         self._end(held, topology, changes)
         return True
@@ -334,11 +337,11 @@ class Pools:
         self._forget(held, changes)
 
     @staticmethod
-    def _end_exchange(topology: Topology, name: str, changes: list[Change]) -> None:
-        """Of a vhost that is on its way out some are gone."""
+    def _end_exchange(topology: Topology, name: str, changes: list[Change], part: bool = True) -> None:
+        """Of a vhost that is on its way out some are gone. See `Topology.end_exchange`."""
         exchange = topology.exchanges.get(name)
         if exchange is not None:
-            topology.end_exchange(exchange, changes)
+            topology.end_exchange(exchange, changes, part)
 
     def _forget(self, held: PoolHeld, changes: list[Change]) -> None:
         pool = held.pool
@@ -349,7 +352,7 @@ class Pools:
             changes.append(LaunchEnded(launch))
         for queue_id in (pool.orphans, pool.dead, pool.activity, pool.poison, *_events_of(held)):
             self.table.queues.pop(queue_id, None)
-        self.table.delayed.discard(pool.delayed)
+        self.table.delayed.pop(pool.delayed, None)
         del self.table.by_id[pool.pool_id], self.table.by_prefix[pool.vhost, encoded(pool.name)]
         changes.append(PoolEnded(pool))
 

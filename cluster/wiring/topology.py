@@ -401,8 +401,8 @@ class Topology:
         self._index.remove(queue)
         changes.append(QueueDeleted(queue))
 
-    def end_exchange(self, exchange: Exchange, changes: list[Change]) -> None:
-        """End an exchange with all that hangs on it."""
+    def end_exchange(self, exchange: Exchange, changes: list[Change], part: bool = True) -> None:
+        """End an exchange with all that hangs on it; `part`: with the queue of its own."""
         del self.exchanges[exchange.name]
         self.policies.forget(exchange)
         # a binding from the exchange to itself is in both answers
@@ -410,7 +410,8 @@ class Topology:
         self._end_bindings(leaving, changes)
         self._end_bindings(self.bindings.to_destination("exchange", exchange.name), changes)
         changes.append(ExchangeDeleted(exchange))
-        self._end_part(exchange, changes)
+        if part:
+            self._end_part(exchange, changes)
 
     def _end_part(self, exchange: Exchange, changes: list[Change]) -> None:
         """An exchange has ended: what waits in it, or what it keeps, ends with it."""

@@ -24,8 +24,8 @@ STEPS = st.one_of(
     st.tuples(st.just("settle"), st.sampled_from(POOL_NAMES), st.lists(st.sampled_from(KEYS), max_size=3, unique=True)),
     st.tuples(st.sampled_from(("unbind", "bind", "drop")), st.sampled_from(POOL_NAMES), st.sampled_from(KEYS),
               st.sampled_from((0, 0, 0, 1)), st.sampled_from((0, 0, 0, -1))),
-    st.tuples(st.just("delete"), st.sampled_from(POOL_NAMES), st.booleans()),
-    st.tuples(st.just("end"), st.sampled_from(POOL_NAMES), st.sampled_from(("orphans", "dead"))),
+    st.tuples(st.just("delete"), st.sampled_from(POOL_NAMES), st.booleans(), st.booleans()),
+    st.tuples(st.just("end"), st.sampled_from(POOL_NAMES), st.sampled_from(("orphans", "delayed", "dead", "activity"))),
     st.tuples(st.just("fail"), st.sampled_from(("a", "b", "c"))),
     st.tuples(st.just("register"), st.sampled_from(("a", "b", "c"))),
     st.tuples(st.just("client"), st.sampled_from(POOL_NAMES), st.sampled_from(KEYS)),
@@ -35,7 +35,7 @@ KINDS: dict[str, Any] = {"unbind": c.UnbindGroup, "bind": c.BindGroup, "drop": c
 
 
 class Model:
-    """name -> [deleting, orphans ended, key -> (bound, generation, moving)]"""
+    """name -> [deleting, queues that end before the last one, key -> (bound, generation, moving)]"""
 
     def __init__(self) -> None:
         self.pools: dict[str, list[Any]] = {}
@@ -76,7 +76,7 @@ def step(world: ClusterWorld, model: Model, one: tuple[Any, ...]) -> None:
         case ("declare", name):
             made = answered(world, c.DeclarePool(vhost="/", name=name, settings=PoolSettings(max_groups=MAX_GROUPS)))
             if held is None and made is not None:
-                model.pools[name] = [False, False, {}]
+                model.pools[name] = [False, {"orphans", "delayed"}, {}]
             else:
                 assert (made is not None) is (held is not None and not held[0]) or not alive(world)
         case ("require", name, keys, off) if pool is not None:
@@ -109,13 +109,15 @@ def step(world: ClusterWorld, model: Model, one: tuple[Any, ...]) -> None:
                 )
             )  # fmt: skip
             assert done is (not off and not older and model.moved(kind, name, key))
-        case ("delete", name, force):
-            done = answered(world, c.DeletePool(vhost="/", name=name, force=force))
+        case ("delete", name, force, delayed):
+            done = answered(world, c.DeletePool(vhost="/", name=name, force=force, delayed=delayed))
             if held is None:
                 assert done is False
             elif held[2] and not force and not held[0]:
                 assert done is None
             else:
+                if not held[0] and not delayed:
+                    held[1].discard("delayed")
                 held[0] = True
                 held[2] = {key: (False, *others) for key, (_, *others) in held[2].items()}
         case ("end", name, part) if pool is not None and held is not None:
@@ -123,10 +125,9 @@ def step(world: ClusterWorld, model: Model, one: tuple[Any, ...]) -> None:
             queue = world.map.queue_by_id(queue_id)
             epoch = Epoch(0) if queue is None else queue.epoch
             done = world.do(c.EndPoolQueue(pool_id=pool.pool_id, queue_id=queue_id, epoch=epoch))
-            assert done is (held[0] and not held[2] and held[1] is (part == "dead"))
-            if done and part == "orphans":
-                held[1] = True
-            elif done:
+            assert done is (held[0] and not held[2] and (part in held[1] or (part == "dead" and not held[1])))
+            held[1].discard(part if done else "")
+            if done and part == "dead":
                 del model.pools[name]
         case ("client", name, key):
             queue_name = PoolNames(name).request_queue(key)
@@ -151,11 +152,12 @@ def test_the_map_is_as_the_model(steps: list[tuple[Any, ...]]) -> None:
         found: dict[str, list[Any]] = {}
         for pool in world.map.pools.all():
             groups = world.map.pools.groups(pool.pool_id)
-            ended = world.map.queue_by_id(pool.orphans) is None
+            there = {part for part in ("orphans", "delayed") if world.map.queue_by_id(getattr(pool, part)) is not None}
             lives = {group.key: (group.state == "active", group.generation, group.moving) for group in groups}
-            found[pool.name] = [pool.deleting, ended, lives]
+            found[pool.name] = [pool.deleting, there, lives]
             bound = {one.routing_key for one in world.map.bindings_from("/", PoolNames(pool.name).requests)}
             assert bound == {group.key for group in groups if group.state == "active"}
+            assert (world.map.pools.delays(pool.delayed) == pool.pool_id) is ("delayed" in there)
             assert all(world.map.queue_by_id(group.queue_id) is not None for group in groups)
         assert found == model.pools
         assert world.restored().digest() == world.map.digest()

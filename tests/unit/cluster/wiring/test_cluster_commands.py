@@ -147,7 +147,7 @@ EVERY = [
     c.SetPool(vhost="v", name="core", settings=PoolSettings(max=3), only=("max",)),
     c.PausePool(vhost="v", name="core"),
     c.DirectGroup(vhost="v", name="core", key="42", word="pin"),
-    c.DeletePool(vhost="v", name="core", force=True),
+    c.DeletePool(vhost="v", name="core", force=True, delayed=True),
     c.RequireGroups(pool_id=LogIndex(7), epoch=Epoch(2), keys=("", "42", "\U0001f600")),
     c.SettleGroups(pool_id=LogIndex(7), epoch=Epoch(2), keys=("", "42")),
     c.UnbindGroup(pool_id=LogIndex(7), key="42", queue_id=QueueId(8), epoch=Epoch(1), generation=LogIndex(9)),

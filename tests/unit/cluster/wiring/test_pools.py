@@ -6,6 +6,7 @@ import contextlib
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from clusterbroker.cluster.errors import (
     AccessRefused,
@@ -18,7 +19,7 @@ from clusterbroker.cluster.errors import (
 from clusterbroker.cluster.ids import Epoch, Incarnation, LogIndex
 from clusterbroker.cluster.wiring import cascade
 from clusterbroker.cluster.wiring import commands as c
-from clusterbroker.cluster.wiring.levels import STARTED_WORKERS, WORKER_POOLS, check_ordered
+from clusterbroker.cluster.wiring.levels import ANSWERED_DELAYS, STARTED_WORKERS, WORKER_POOLS, check_ordered
 from clusterbroker.cluster.wiring.map import ClusterMap
 from clusterbroker.cluster.wiring.pool_commands import Ended
 from clusterbroker.cluster.wiring.pool_entities import Group, Pool, PoolSettings
@@ -362,6 +363,35 @@ def test_a_pool_ends_when_its_queues_have(world: World) -> None:
     assert world.map.pools.all() == ()
     assert not world.do(c.DeletePool(vhost="/", name="core"))
     declare(world)
+
+
+def test_what_waits_for_its_time_outlives_its_exchange_until_its_owner_says(world: World) -> None:
+    pool = declare(world)
+    world.do(c.DeletePool(vhost="/", name="core", delayed=True))
+    assert "core-delayed" not in names(world)[0]
+    assert world.map.queue_by_id(pool.delayed) is not None
+    assert world.map.pools.delays(pool.delayed) == pool.pool_id
+    assert ClusterMap.restored(world.map.snapshot()).digest() == world.map.digest()
+    for part in (pool.activity, pool.poison):
+        assert not world.do(c.EndPoolQueue(pool_id=pool.pool_id, queue_id=part, epoch=Epoch(1)))
+    ends = [c.EndPoolQueue(pool_id=pool.pool_id, queue_id=one, epoch=Epoch(1)) for one in (pool.orphans, pool.delayed)]
+    dead = c.EndPoolQueue(pool_id=pool.pool_id, queue_id=pool.dead, epoch=Epoch(1))
+    assert world.do(ends[0])
+    assert not world.do(dead), "requests of later may die"
+    assert not world.do(replace(ends[1], epoch=Epoch(2)))
+    assert world.do(ends[1])
+    assert world.map.pools.delays(pool.delayed) is None
+    assert world.do(dead)
+    assert names(world) == (set(), set())
+    declare(world)
+
+
+def test_below_its_level_nobody_asks_for_answers_to_what_waits_for_its_time() -> None:
+    command = c.DeletePool(vhost="/", name="core", delayed=True)
+    check_ordered(command, ANSWERED_DELAYS)
+    with pytest.raises(PreconditionFailed, match=f"feature level {ANSWERED_DELAYS}"):
+        check_ordered(command, ANSWERED_DELAYS - 1)
+    check_ordered(c.DeletePool(vhost="/", name="core"), ANSWERED_DELAYS - 1)
 
 
 def test_the_end_of_a_vhost_ends_its_pools(world: World) -> None:
