@@ -3,8 +3,9 @@
 TESTS_TIER=commit   `scripts/test` and CI: a sixth of what is marked `matrix`, unless their code changed the smoke of
                     Spark and of the browser and a sixth of the families, and 60 s of campaigns
 TESTS_TIER=all      `scripts/test --all`: everything, and 30 minutes of campaigns
-TESTS_TIER=brief    `scripts/check`: a fifth of the examples, and of the matrix that sixth, but all of it in files that
-                    replica a change; campaigns and starts of nodes are left out by their marks
+TESTS_TIER=brief    `scripts/check`: a fifth of the examples; all tests of packages that changed since the last commit,
+                    and of the others, and of the matrix, that sixth; campaigns and starts of nodes are left out by
+                    their marks
 unset               pytest was called by hand: whatever it selects, with the campaigns of a commit
 
 What is made up follows from the commit, so a state of the project has one verdict, and each commit tries something
@@ -236,11 +237,31 @@ def changed() -> frozenset[str] | None:
 
 
 @cache
+def _since_commit() -> tuple[str, ...]:
+    """The files that changed since the last commit; when none did, those that the last commit changed."""
+    named = _git("diff", "--name-only", "HEAD") + _git("ls-files", "--others", "--exclude-standard")
+    return tuple(named.split() or _git("diff", "--name-only", "HEAD~1").split())
+
+
+@cache
+def packages() -> frozenset[str]:
+    """The folders of unit tests whose package changed since the last commit, or one of themselves:
+    `tests/unit/broker/a` is that of `broker/a`."""
+    folders = {str(Path(file).parent) for file in _since_commit()}
+    return frozenset(folder if folder.startswith("tests/") else f"tests/unit/{folder}" for folder in folders)
+
+
+def rests(path: str) -> bool:
+    """Whether a file has tests of what has not changed since the last commit, as far as its name tells."""
+    folder = path.rpartition("/")[0]
+    return path.count("/") > 1 and folder not in packages() and path not in mirrors()
+
+
+@cache
 def mirrors() -> frozenset[str]:
     """The files of tests that changed since the last commit, or that replica what did: `broker/a/b.py` is tested by a
     file below `tests/unit/broker/a` that ends with `b.py`."""
-    named = _git("diff", "--name-only", "HEAD") + _git("ls-files", "--others", "--exclude-standard")
-    files = named.split() or _git("diff", "--name-only", "HEAD~1").split()
+    files = _since_commit()
     found = {file for file in files if file.startswith("tests/")}
     for path in map(Path, files):
         found |= {

@@ -73,6 +73,7 @@ def _runs(item: pytest.Item) -> bool:
     if folder in budget.CODE_OF and item.get_closest_marker("smoke") is None and not budget.whole(folder):
         return False
     in_turns = item.get_closest_marker("matrix") is not None or budget.in_turns(item.nodeid)
+    in_turns = in_turns or (budget.BRIEF and budget.rests(path))
     return not in_turns or budget.has_its_turn(item.nodeid)
 
 
