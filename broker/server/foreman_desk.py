@@ -6,12 +6,14 @@
     GoneRow                     --> WorkersGone, and why to the controller
 
 The foreman is told of launches only while the map is caught up: this process is registered in it, so it has all that
-was there when the process began. Changes of WANTS_S are told together. It is told of the lease every LOOK_S, changed or
-not. A GoneRow comes again until the map has dropped its launch, so a command that fails is given up.
+was there when the process began. Changes are told together, the more launches there are (`_wants`). It is told of the
+lease every LOOK_S, changed or not. A GoneRow comes again until the map has dropped its launch, so a command that fails
+is given up.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
@@ -35,8 +37,10 @@ if TYPE_CHECKING:
     from clusterbroker.cluster.wiring.map import Applied
 
 LOOK_S: Final = 0.5
-WANTS_S: Final = 0.2
-"""Between two looks at the launches of this place: each costs all of them."""
+WANTS_SHARE: Final = 10
+"""Between two looks at the launches of this place there is so many times what one takes of the processor: each costs
+all of them, and a first request waits for the next one."""
+WANTS_MAX_S: Final = 0.5
 TEXT_MAX: Final = 1000
 NUMBER_MAX: Final = 1 << 62
 EXIT_MAX: Final = (1 << 32) - 1
@@ -112,7 +116,7 @@ class ForemanDesk:
             self._soon()
 
     def _soon(self) -> None:
-        """Changes of one turn, and of WANTS_S, are told together."""
+        """Changes of one turn, and those until the next look is due, are told together."""
         if not self._due:
             self._due = True
             self._shell.loop.call_at(self._wants_s, self._wants)
@@ -121,10 +125,12 @@ class ForemanDesk:
         self._due = False
         if self._timer is None or not self._caught_up:
             return
-        self._wants_s = self._shell.loop.time() + WANTS_S
+        began_s = time.thread_time()
         alone = self._shell.node.role is None  # it has a label of its directory, which a copy of that has as well
         elsewhere = self._elsewhere() if self._foreman.link.shared and not alone else None
         self._foreman.wants(self._rows(), self._shell.node.map.applied, elsewhere)
+        took_s = time.thread_time() - began_s
+        self._wants_s = self._shell.loop.time() + min(WANTS_SHARE * took_s, WANTS_MAX_S)
 
     def _elsewhere(self) -> dict[str, bool]:
         pools, own = self._shell.node.map.pools, self._shell.node.options.name

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -41,8 +43,15 @@ class Desk:
             wants=lambda *told: self.wants.append(told[2]),
             lease=lambda *lease: self.leases.append(lease),
         )
+        self.looked_s: list[float] = []
+        """When launches are looked at."""
+
+        def call_at(at_s: float, what: Any) -> None:
+            self.looked_s.append(at_s)
+            what()
+
         loop = SimpleNamespace(
-            call_later=lambda *_: SimpleNamespace(cancel=lambda: None), call_at=lambda _, what: what(), time=lambda: 0.0
+            call_later=lambda *_: SimpleNamespace(cancel=lambda: None), call_at=call_at, time=lambda: 0.0
         )
         shell: Any = SimpleNamespace(node=self.node, loop=loop, listeners=[], schedule=lambda: None)
         self.desk = ForemanDesk(shell, foreman)  # type: ignore[arg-type]
@@ -176,3 +185,16 @@ def test_a_foreman_hears_of_new_bounds_while_a_launch_lives() -> None:
     desk.world.command(c.SetPool(vhost="/", name="core", settings=settings, only=("target_wait_ms",), more=more))
     assert told() == Scale(by="hpa", least=1, most=3, backlog=20)
     assert pools.launch(own.launch_id) is not None
+
+
+@pytest.mark.parametrize(("took_s", "next_s"), [(0.0, 0.0), (0.002, 0.02), (3.0, 0.5)])
+def test_launches_are_looked_at_as_often_as_a_look_is_cheap(
+    monkeypatch: pytest.MonkeyPatch, took_s: float, next_s: float
+) -> None:
+    desk = Desk()
+    own, clock = desk.node.options.name, itertools.count()
+    monkeypatch.setattr(time, "thread_time", lambda: next(clock) * took_s)
+    desk.desk._launches(own)
+    desk.looked_s.clear()
+    desk.desk._launches(own)
+    assert desk.looked_s == pytest.approx([next_s])
