@@ -152,17 +152,25 @@ class Broker:
     def declare(self, pool: str, template_name: str = "noop", **settings: Any) -> None:
         """As soon as a place has told of the template. Raises TimeoutError."""
         body = json.dumps({"template": template_name, **settings}).encode()
-        headers = {"authorization": f"Basic {b64encode(b'guest:guest').decode()}", "content-type": "application/json"}
-        request = urllib.request.Request(f"{self.http}/pools/%2F/{pool}", body, headers, method="PUT")
 
         def done() -> bool:
             try:
-                with urllib.request.urlopen(request, timeout=30):
-                    return True
+                self._ordered("PUT", pool, body)
             except urllib.error.HTTPError:
                 return False
+            return True
 
         until(f"pool {pool} is declared", done)
+
+    def delete(self, pool: str) -> None:
+        """Its workers are ended. Raises OSError."""
+        self._ordered("DELETE", pool)
+
+    def _ordered(self, method: str, pool: str, body: bytes | None = None) -> None:
+        headers = {"authorization": f"Basic {b64encode(b'guest:guest').decode()}", "content-type": "application/json"}
+        request = urllib.request.Request(f"{self.http}/pools/%2F/{pool}", body, headers, method=method)
+        with urllib.request.urlopen(request, timeout=30):
+            pass
 
     def document(self, path: str) -> Any:
         """Of the management API."""
