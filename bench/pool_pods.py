@@ -1,15 +1,16 @@
-"""Many keys at once with the driver `kubernetes`: a real API server, a real scheduler, and Pods that kwok plays.
+"""Many keys at once with the driver `kubernetes`: a real API server, and Pods that kwok plays.
 
     scripts/driver-kubernetes && scripts/bench-rivals
     python -m bench.pool_pods [--keys 1000] [--rest 30]
 
-One node of this broker with a template of that driver, etcd, kube-apiserver, kube-scheduler, and kwok in the place of a
-kubelet for one node: it says of each Pod that is bound that it runs, and of each that is deleted that it ended. Nothing
-is executed, so no worker comes, and requests wait. Printed:
+One node of this broker with a template of that driver, etcd, kube-apiserver, and kwok in the place of the kubelet of
+one node: it says of each Pod that is bound that it runs, and of each that is deleted that it ended. A thread of this
+program binds Pods in the place of a scheduler, and comes as the worker of each with the credential of its Secret, for a
+place has eight workers at most that are started and not ready, and 20 starts a second. Printed:
 
     groups     from the first publish of a request for each key until all groups are there, s
-    Pods       until the API server lists as many, each LOOK_S
-    Running    until all of them run
+    Running    until as many Pods run, as the API server lists them each LOOK_S
+    ready      until the controller knows of as many workers that are ready
     rest       --rest s with all of them running
     ended      from the pool's deletion until no Pod is left
 
@@ -24,25 +25,34 @@ import asyncio
 import json
 import os
 import tempfile
+import threading
 import time
+from base64 import b64decode
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import httpx
 import psutil
 
 from bench.managed import await_ready
 from bench.pools import Broker, PoolNode, published
+from clusterbroker.broker.trial.client import Client, target
+from clusterbroker.broker.wire.amqp091 import methods as m
 from tests.support.daemons import TOKEN, Daemon, Missing, kubernetes
 from tests.support.kubelet import Api
 
 POOL: Final = "pods"
 LOOK_S: Final = 0.5
-PATIENCE_S: Final = 600.0
+PATIENCE_S: Final = 1800.0
 NAMES: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 """A list of objects without what is in them."""
+PODS: Final = "/api/v1/namespaces/default/pods"
+SECRETS: Final = "/api/v1/namespaces/default/secrets"
+QUEUE: Final = "WORKER_REQUESTS_QUEUE"
+WHOLE: Final = {"Accept": "application/json"}
+TARGET: Final = {"apiVersion": "v1", "kind": "Node", "name": "played"}
 NODE: Final = {
     "apiVersion": "v1", "kind": "Node",
     "metadata": {"name": "played", "annotations": {"kwok.x-k8s.io/node": "fake"}, "labels": {"type": "kwok"}},
@@ -74,21 +84,14 @@ class PodNode(PoolNode):
 def played(directory: Path) -> Iterator[tuple[Path, dict[str, psutil.Process]]]:
     """The file by which the API server is reached, and its processes. Raises Missing."""
     root = Path(os.environ.get("CLUSTERBROKER_DAEMONS", "~/.cache/clusterbroker/daemons")).expanduser()
-    for program, script in (("kube-scheduler", "driver-kubernetes"), ("kwok", "bench-rivals")):
-        if not (root / program).exists():
-            raise Missing(f"no {program} in {root}: scripts/{script} builds it")
+    if not (root / "kwok").exists():
+        raise Missing(f"no kwok in {root}: scripts/bench-rivals builds it")
     found, config = kubernetes(directory, kubelet=False)
     try:
-        scripts = {
-            "scheduler": f"exec {root}/kube-scheduler --kubeconfig {config} --authentication-kubeconfig {config}"
-            f" --authorization-kubeconfig {config} --leader-elect=false --secure-port 0"
-            " --kube-api-qps 1000 --kube-api-burst 1000",
-            "kwok": f"exec {root}/kwok --kubeconfig {config} --manage-all-nodes -c {STAGES}",
-        }
-        for name, script in scripts.items():
-            (directory / name).mkdir()
-            found.append(Daemon(directory / name, script, {}, lambda: True))
-        names = ("etcd", "kube-apiserver", "kube-scheduler", "kwok")
+        (directory / "kwok").mkdir()
+        script = f"exec {root}/kwok --kubeconfig {config} --manage-all-nodes -c {STAGES}"
+        found.append(Daemon(directory / "kwok", script, {}, lambda: True))
+        names = ("etcd", "kube-apiserver", "kwok")
         yield config, dict(zip(names, (psutil.Process(daemon.process.pid) for daemon in found), strict=True))
     finally:
         for daemon in reversed(found):
@@ -115,10 +118,37 @@ class Cluster:
 
     def pods(self, phase: str = "") -> int:
         """How many there are; `phase`: that are in it."""
-        selector = {"fieldSelector": f"status.phase={phase}"} if phase else {}
-        return len(
-            self._names.get("/api/v1/namespaces/default/pods", params=selector).raise_for_status().json()["items"]
-        )
+        return len(self._listed({"fieldSelector": f"status.phase={phase}"} if phase else {}))
+
+    async def play(self, over: threading.Event) -> None:
+        """Binds Pods as they come, and is the worker of each, until it is over."""
+        workers: list[Client] = []
+        while not over.is_set():
+            unbound = {"fieldSelector": "spec.nodeName="}
+            listed = await asyncio.to_thread(self._names.get, PODS, params=unbound, headers=WHOLE)
+            for pod in listed.raise_for_status().json()["items"] or []:
+                name = pod["metadata"]["name"]
+                binding = {"metadata": {"name": name}, "target": TARGET}
+                await asyncio.to_thread(self._names.post, f"{PODS}/{name}/binding", json=binding, headers=WHOLE)
+                queue = next(one["value"] for one in pod["spec"]["containers"][0]["env"] if one["name"] == QUEUE)
+                workers.append(await self._worker(name, queue))
+            await asyncio.sleep(LOOK_S / 10)
+        for worker in workers:
+            worker.abandon("over")
+
+    async def _worker(self, name: str, queue: str) -> Client:
+        """As soon as its Secret is there, which comes behind the Pod. It holds what it gets."""
+        while (found := await asyncio.to_thread(self._api.ask, "GET", f"{SECRETS}/{name}")) is None:  # noqa: ASYNC110
+            await asyncio.sleep(LOOK_S / 10)
+        uri = b64decode(found["data"]["WORKER_AMQP_URI"]).decode()
+        worker = await Client.open(target(uri), timeout_s=60, heartbeat_s=60)
+        await worker.call(m.BasicQos(prefetch_count=1))
+        await worker.call(m.BasicConsume(queue=queue, consumer_tag="w"))
+        return worker
+
+    def _listed(self, selector: dict[str, str]) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] | None = self._names.get(PODS, params=selector).raise_for_status().json()["items"]
+        return found or []
 
 
 class Table:
@@ -151,6 +181,11 @@ class Table:
         self._began_s, self._before = time.monotonic(), self._used()
 
 
+def ready(broker: Broker) -> int:
+    """Workers."""
+    return sum(worker["state"] in ("ready", "busy") for worker in broker.document(f"pools/%2F/{POOL}/workers"))
+
+
 def until(what: str, holds: Callable[[], bool]) -> None:
     """Raises TimeoutError."""
     end_s = time.monotonic() + PATIENCE_S
@@ -172,6 +207,11 @@ def main() -> None:
         cluster = Cluster(config)
         cluster.begin()
         until("the node is ready", cluster.ready)
+        over = threading.Event()
+        player = threading.Thread(target=lambda: asyncio.run(cluster.play(over)), daemon=True)
+        player.start()
+        stack.callback(player.join)
+        stack.callback(over.set)
         node = PodNode(directory / "node")
         node.kubeconfig = config
         stack.enter_context(node)
@@ -183,10 +223,10 @@ def main() -> None:
         asyncio.run(published(broker, POOL, said.keys))
         until("all groups are there", lambda: broker.document(f"pools/%2F/{POOL}")["groups"] == said.keys)
         table.part("groups")
-        until("all Pods are there", lambda: cluster.pods() >= said.keys)
-        table.part("Pods")
         until("all Pods run", lambda: cluster.pods("Running") >= said.keys)
         table.part("Running")
+        until("all workers are ready", lambda: ready(broker) >= said.keys)
+        table.part("ready")
         time.sleep(said.rest)
         assert cluster.pods("Running") == cluster.pods() == said.keys, "one Pod for each key"
         table.part("rest")
