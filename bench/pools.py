@@ -163,12 +163,12 @@ class Broker:
         until(f"pool {pool} is declared", done)
 
     def delete(self, pool: str) -> None:
-        """Its workers are ended. Raises OSError."""
-        self._ordered("DELETE", pool)
+        """With its groups; its workers are ended. Raises OSError."""
+        self._ordered("DELETE", f"{pool}?force=true")
 
-    def _ordered(self, method: str, pool: str, body: bytes | None = None) -> None:
+    def _ordered(self, method: str, path: str, body: bytes | None = None) -> None:
         headers = {"authorization": f"Basic {b64encode(b'guest:guest').decode()}", "content-type": "application/json"}
-        request = urllib.request.Request(f"{self.http}/pools/%2F/{pool}", body, headers, method=method)
+        request = urllib.request.Request(f"{self.http}/pools/%2F/{path}", body, headers, method=method)
         with urllib.request.urlopen(request, timeout=30):
             pass
 
