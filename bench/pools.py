@@ -68,6 +68,8 @@ STEP_CALLS: Final = 300
 SERVICE_S: Final = 0.05
 LOAD_S: Final = 1.0
 """`L` of section 7: from the start of a worker until it connects."""
+MEMORY_BYTES: Final = 16 << 20
+"""Promised to a worker: places are not to be full of them."""
 REST_S: Final = 30.0
 EXPIRES_MS: Final = 60_000
 WAVE: Final = 2000
@@ -105,7 +107,7 @@ def template(directory: Path) -> Path:
     for name, (command, variable, value) in sections.items():
         text += f'[pools.{name}]\ndriver = "subprocess"\ncommand = {json.dumps(command)}\n'
         text += f"environment = {{ {variable} = {json.dumps(value)} }}\n"
-        text += 'user = "root"\n' if os.geteuid() == 0 else ""
+        text += f"memory_bytes = {MEMORY_BYTES}\n" + ('user = "root"\n' if os.geteuid() == 0 else "")
     path.write_text(text)
     path.chmod(0o600)
     return path

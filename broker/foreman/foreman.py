@@ -144,12 +144,12 @@ class Foreman:
                 self._unleased_since_ms = now_ms()
             self._fresh = frame.held and frame.caught_up
             if before and self._is_fresh:  # told each half second: rounds of LOOK_S are there while anything runs
-                self._wake(hand for hand in self._hands.values() if not hand.seen)
+                self._wake(hand for hand in self._hands.values() if not hand.runs)
                 return
         elif isinstance(frame, frames.Busy):
             for hand in self._hands.values():
                 hand.busy = frame.replicas  # told with the next round
-            self._wake(hand for hand in self._hands.values() if hand.seen)
+            self._wake(hand for hand in self._hands.values() if hand.runs)
             return
         else:
             assert isinstance(frame, frames.Wanted), "a node tells nothing else"
@@ -307,6 +307,11 @@ class _Hand:
         self._starts: set[asyncio.Task[None]] = set()
         self._failures = 0
 
+    @property
+    def runs(self) -> bool:
+        """Something does: a round comes by itself."""
+        return any(one.state is not State.EXITED for one in self.seen.values())
+
     def has(self, worker_id: str) -> bool:
         return worker_id in self.seen or worker_id in self.books.begun or worker_id in self.books.pace.in_flight
 
@@ -343,7 +348,7 @@ class _Hand:
             failed |= not await self._act(driver, action)
         await self._mark(driver)
         self._foreman.settled()
-        waits = [LOOK_S] if any(one.state is not State.EXITED for one in self.seen.values()) else []
+        waits = [LOOK_S] if self.runs else []
         if self.books.next_ms is not None:
             waits.append(max(0.01, (self.books.next_ms - now_ms()) / 1000))
         if failed:
