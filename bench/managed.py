@@ -10,8 +10,11 @@ import json
 import time
 import urllib.request
 from abc import abstractmethod
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from bench.clusters import NAMES, OurCluster, OurMember
 from bench.servers import OurNode, RabbitMqNode, Server, ServerError, StartTimes
@@ -85,14 +88,25 @@ class ManagedServer(Server):
     def processor_s(self) -> dict[str, float]:
         """Seconds of processor time of each of the broker's processes, by what it is."""
         used: dict[str, float] = {}
-        for place, process in enumerate(self._tree()):
+        for name, process in self._roles():
             times = process.cpu_times()
+            used[name] = used.get(name, 0.0) + times.user + times.system
+        return used
+
+    def memory_of(self) -> dict[str, int]:
+        """Resident bytes of each of them."""
+        found: dict[str, int] = {}
+        for name, process in self._roles():
+            found[name] = found.get(name, 0) + process.memory_info().rss
+        return found
+
+    def _roles(self) -> Iterator[tuple[str, psutil.Process]]:
+        for place, process in enumerate(self._tree()):
             name = self.name if place == 0 else process.name()
             for module, role in ROLES.items():
                 if any(module in word for word in process.cmdline()):
                     name = role
-            used[name] = used.get(name, 0.0) + times.user + times.system
-        return used
+            yield name, process
 
 
 class ManagedNode(ManagedServer, OurNode):

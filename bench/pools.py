@@ -40,6 +40,7 @@ from typing import Any, Final
 
 from bench.clusters import OurCluster, OurMember
 from bench.confirmed import Confirmed
+from bench.generator import compiled
 from bench.managed import ManagedNode, asked, await_ready
 from bench.servers import Server
 from clusterbroker.broker.pools.facts import (
@@ -65,6 +66,10 @@ SLOW_S: Final = 20.0
 LEAST: Final = 3
 STEP_CALLS: Final = 300
 SERVICE_S: Final = 0.05
+LOAD_S: Final = 1.0
+"""`L` of section 7: from the start of a worker until it connects."""
+MEMORY_BYTES: Final = 16 << 20
+"""Promised to a worker: places are not to be full of them."""
 REST_S: Final = 30.0
 EXPIRES_MS: Final = 60_000
 WAVE: Final = 2000
@@ -89,14 +94,21 @@ class Echo(Worker):
 
 
 def template(directory: Path) -> Path:
-    """A config file with the template `echo`, whose workers are of this module."""
+    """A config file with the templates `echo`, whose workers are of this module, `native`, whose workers are
+    bench/load/worker.cc, and `loading`, the same with LOAD_S before each of them connects."""
     root = Path(__file__).resolve().parents[1]
-    lines = {"driver": "subprocess", "command": [sys.executable, "-m", "clusterbroker_workers", "bench.pools:Echo"]}
-    if os.geteuid() == 0:
-        lines["user"] = "root"
-    path = directory / "broker.toml"
-    text = "".join(f"{name} = {json.dumps(value)}\n" for name, value in lines.items())
-    path.write_text(f'[pools.echo]\n{text}environment = {{ PYTHONPATH = "{root}" }}\n')
+    native = [str(compiled("worker"))]
+    sections = {
+        "echo": ([sys.executable, "-m", "clusterbroker_workers", "bench.pools:Echo"], "PYTHONPATH", str(root)),
+        "native": (native, "BENCH_LOAD_MS", "0"),
+        "loading": (native, "BENCH_LOAD_MS", f"{LOAD_S * 1000:.0f}"),
+    }
+    path, text = directory / "broker.toml", ""
+    for name, (command, variable, value) in sections.items():
+        text += f'[pools.{name}]\ndriver = "subprocess"\ncommand = {json.dumps(command)}\n'
+        text += f"environment = {{ {variable} = {json.dumps(value)} }}\n"
+        text += f"memory_bytes = {MEMORY_BYTES}\n" + ('user = "root"\n' if os.geteuid() == 0 else "")
+    path.write_text(text)
     path.chmod(0o600)
     return path
 
@@ -142,17 +154,25 @@ class Broker:
     def declare(self, pool: str, template_name: str = "noop", **settings: Any) -> None:
         """As soon as a place has told of the template. Raises TimeoutError."""
         body = json.dumps({"template": template_name, **settings}).encode()
-        headers = {"authorization": f"Basic {b64encode(b'guest:guest').decode()}", "content-type": "application/json"}
-        request = urllib.request.Request(f"{self.http}/pools/%2F/{pool}", body, headers, method="PUT")
 
         def done() -> bool:
             try:
-                with urllib.request.urlopen(request, timeout=30):
-                    return True
+                self._ordered("PUT", pool, body)
             except urllib.error.HTTPError:
                 return False
+            return True
 
         until(f"pool {pool} is declared", done)
+
+    def delete(self, pool: str) -> None:
+        """With its groups; its workers are ended. Raises OSError."""
+        self._ordered("DELETE", f"{pool}?force=true")
+
+    def _ordered(self, method: str, path: str, body: bytes | None = None) -> None:
+        headers = {"authorization": f"Basic {b64encode(b'guest:guest').decode()}", "content-type": "application/json"}
+        request = urllib.request.Request(f"{self.http}/pools/%2F/{path}", body, headers, method=method)
+        with urllib.request.urlopen(request, timeout=30):
+            pass
 
     def document(self, path: str) -> Any:
         """Of the management API."""

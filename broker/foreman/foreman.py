@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -136,15 +136,20 @@ class Foreman:
     def hear(self, frame: Any) -> None:
         """Wanted, Lease or Busy. Raises ValueError for a launch that cannot be."""
         if isinstance(frame, frames.Lease):
+            before = self._is_fresh
             self._heard_ms, self._silent_since_ms = now_ms(), None
             if frame.held:
                 self._unleased_since_ms = None
             elif self._unleased_since_ms is None:
                 self._unleased_since_ms = now_ms()
             self._fresh = frame.held and frame.caught_up
+            if before and self._is_fresh:  # told each half second: rounds of LOOK_S are there while anything runs
+                self._wake(hand for hand in self._hands.values() if not hand.runs)
+                return
         elif isinstance(frame, frames.Busy):
             for hand in self._hands.values():
-                hand.busy = frame.replicas  # told with the next round: these go on while anything runs
+                hand.busy = frame.replicas  # told with the next round
+            self._wake(hand for hand in self._hands.values() if hand.runs)
             return
         else:
             assert isinstance(frame, frames.Wanted), "a node tells nothing else"
@@ -160,7 +165,10 @@ class Foreman:
                 for worker_id in frame.drop:
                     self._elsewhere.pop(worker_id, None)
                 self._elsewhere.update(frame.elsewhere or {})
-        for hand in self._hands.values():
+        self._wake(self._hands.values())
+
+    def _wake(self, hands: Iterable[_Hand]) -> None:
+        for hand in hands:
             hand.wake.set()
 
     def view(self, hand: _Hand) -> View:
@@ -189,8 +197,7 @@ class Foreman:
             if self._mapped and self._silent_since_ms is None and now_ms() - self._heard_ms >= SILENCE_MS:
                 self._silent_since_ms = now_ms() - SILENCE_MS  # not before: this process may have been the one to hang
                 self._emit("warning", "foreman.node_silent", after_s=SILENCE_MS / 1000)
-                for hand in self._hands.values():
-                    hand.wake.set()
+                self._wake(self._hands.values())
 
     # -- its life -----------------------------------------------------------------------------------------------------
 
@@ -300,6 +307,11 @@ class _Hand:
         self._starts: set[asyncio.Task[None]] = set()
         self._failures = 0
 
+    @property
+    def runs(self) -> bool:
+        """Something does: a round comes by itself."""
+        return any(one.state is not State.EXITED for one in self.seen.values())
+
     def has(self, worker_id: str) -> bool:
         return worker_id in self.seen or worker_id in self.books.begun or worker_id in self.books.pace.in_flight
 
@@ -336,7 +348,7 @@ class _Hand:
             failed |= not await self._act(driver, action)
         await self._mark(driver)
         self._foreman.settled()
-        waits = [LOOK_S] if any(one.state is not State.EXITED for one in self.seen.values()) else []
+        waits = [LOOK_S] if self.runs else []
         if self.books.next_ms is not None:
             waits.append(max(0.01, (self.books.next_ms - now_ms()) / 1000))
         if failed:

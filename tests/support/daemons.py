@@ -263,7 +263,7 @@ TOKEN = "of-the-tests"
 SMALL = "small"
 
 
-def kubernetes(directory: Path, *, deployments: bool = False) -> tuple[list[Daemon], Path]:
+def kubernetes(directory: Path, *, deployments: bool = False, kubelet: bool = True) -> tuple[list[Daemon], Path]:
     """etcd, kube-apiserver and the stand-in for a kubelet, and the file by which the API server is reached. With
     `deployments` the stand-in for their controller as well. SMALL is the token of an account without rights."""
     root = Path(os.environ.get("CLUSTERBROKER_DAEMONS", "~/.cache/clusterbroker/daemons")).expanduser()
@@ -290,7 +290,9 @@ def kubernetes(directory: Path, *, deployments: bool = False) -> tuple[list[Daem
     checks: dict[str, Callable[[], bool]] = {
         "etcd": lambda: _listens(etcd), "api": lambda: _ready(api), "kubelet": lambda: True, "deployer": lambda: True,
     }  # fmt: skip
-    if deployments:
+    if not kubelet:
+        del scripts["kubelet"]
+    elif deployments:
         scripts["deployer"] = scripts["kubelet"].replace("tests.support.kubelet", "tests.support.deployer")
     try:
         for name, script in scripts.items():

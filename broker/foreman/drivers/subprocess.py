@@ -55,12 +55,16 @@ LIMITS: Final = (
 )
 END_S: Final = 1.0
 """How long the end of what is killed may take, until it is left to the system."""
+MEMORY_S: Final = 1.0
+"""Between two looks at the memory of a process: lists come faster while workers are started."""
 
 
 @dataclass(slots=True)
 class _Running:
     """A process of this or of an earlier foreman."""
 
+    record: Record
+    """As on disk, where nobody else writes."""
     pid: int
     pidfd: int
     child: subprocess.Popen[bytes] | None
@@ -71,6 +75,9 @@ class _Running:
     floor_bytes: int = 0
     """The kernel counts the fork as the worker's memory until exec: a peak of no more than this is the foreman's
     own."""
+    memory_bytes: int = 0
+    memory_s: float = -MEMORY_S
+    """Loop time of the last look at it."""
 
 
 class Subprocesses:
@@ -106,7 +113,7 @@ class Subprocesses:
         except OSError as error:
             raise DriverError(_disk(self._records.directory, error)) from error
         try:
-            running = self._spawn(spec, template, user)
+            running = self._spawn(spec, template, user, record)
         except (OSError, subprocess.SubprocessError, ValueError) as error:
             self._records.remove(spec.worker_id)
             raise DriverError(
@@ -114,16 +121,15 @@ class Subprocesses:
                 f" see [pools.{spec.template}]"
             ) from error
         self._running[spec.worker_id] = running
+        running.record = msgspec.structs.replace(record, pid=running.pid, begun_ticks=begun_ticks(running.pid) or 0)
         try:
-            self._records.write(
-                msgspec.structs.replace(record, pid=running.pid, begun_ticks=begun_ticks(running.pid) or 0)
-            )
+            self._records.write(running.record)
         except OSError:
             pass  # a full disk: the next foreman looks for the process by its variable
         self._watch_process(spec.worker_id, running)
         self._changed.put_nowait(spec.worker_id)
 
-    def _spawn(self, spec: WorkerSpec, template: Template, user: str | None) -> _Running:
+    def _spawn(self, spec: WorkerSpec, template: Template, user: str | None, record: Record) -> _Running:
         """Raises OSError, SubprocessError, ValueError."""
         variables = (
             template.variables(self._place.environment) | told(spec) | secrets(spec) | {MARK: self._place.prefix}
@@ -171,7 +177,7 @@ class Subprocesses:
             self._end_all(spec.worker_id)
             _leave_cgroup(cgroup)
             raise
-        return _Running(child.pid, pidfd, child, output, cgroup=cgroup, floor_bytes=floor_bytes)
+        return _Running(record, child.pid, pidfd, child, output, cgroup=cgroup, floor_bytes=floor_bytes)
 
     # -- adoption -----------------------------------------------------------------------------------------------------
 
@@ -207,7 +213,7 @@ class Subprocesses:
             self._end_all(worker_id)
             self._over(record, None, 0, "it ended while no foreman watched")
             return
-        running = _Running(record.pid, pidfd, None)
+        running = _Running(record, record.pid, pidfd, None)
         fifo = self._records.path(worker_id, ".out")
         if fifo.exists():
             running.output = Output(self._loop, fifo, self._records.path(worker_id, ".log"), record.output_bytes_max)
@@ -310,7 +316,8 @@ class Subprocesses:
         rows = []
         try:
             for worker_id in self._records.ids():
-                record = self._records.read(worker_id)
+                running = self._running.get(worker_id)
+                record = self._records.read(worker_id) if running is None else running.record
                 if record is not None:
                     rows.append(self._row(record))
         except OSError as error:
@@ -334,14 +341,16 @@ class Subprocesses:
                 why=record.why,
                 template=record.template,
             )
-        now, peak = memory(running.pid)
-        running.peak_bytes = max(running.peak_bytes, peak)
+        if self._loop.time() >= running.memory_s + MEMORY_S:
+            running.memory_s = self._loop.time()
+            running.memory_bytes, peak = memory(running.pid)
+            running.peak_bytes = max(running.peak_bytes, peak)
         return Seen(
             record.worker_id,
             State.RUNNING,
             *labels,
             record.pool,
-            memory_bytes=now,
+            memory_bytes=running.memory_bytes,
             peak_bytes=running.peak_bytes,
             template=record.template,
         )

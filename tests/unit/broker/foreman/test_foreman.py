@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -157,6 +158,19 @@ async def test_a_silent_node_is_one_without_a_lease(beside: Beside, monkeypatch:
     beside.hear(frames.Lease(held=True, caught_up=True))
     assert beside.foreman.view(hand).fresh
     assert not await unleased()
+
+
+async def test_a_lease_that_goes_on_lists_no_workers(beside: Beside) -> None:
+    beside.want("w1-0")
+    await beside.tells(frames.WorkerRow, worker_id="w1-0", state="running")
+    hand = next(hand for hand in beside.foreman._hands.values() if hand.seen)
+    for lease, wakes in ((True, False), (False, True), (False, True), (True, True), (True, False)):
+        hand.wake.clear()
+        beside.hear(frames.Lease(held=lease, caught_up=True))
+        assert hand.wake.is_set() is wakes, "a lease that is lost, or comes back, is an event"
+    hand.seen = {one: replace(seen, state=State.EXITED) for one, seen in hand.seen.items()}
+    beside.hear(frames.Lease(held=True, caught_up=True))
+    assert hand.wake.is_set(), "where nothing runs no other round comes"
 
 
 class Moved(Beside):
