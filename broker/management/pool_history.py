@@ -15,7 +15,7 @@ from clusterbroker.cluster.wiring.pool_names import PoolNames
 from . import paging
 from .errors import Refused
 from .pool_reasons import NO_CONTROLLER, Asked, Explain, readable
-from .pools import asked_pool, may_read
+from .pools import asked_pool, may_read, seen_reason
 from .reading import Document, Reading, moment
 from .reads import Path
 
@@ -33,7 +33,7 @@ def told(reading: Reading, pool: Pool, result: Result | None) -> Document | list
         raise Refused(503, "unavailable", NO_CONTROLLER)
     names = PoolNames(pool.name)
     entries: list[dict[str, Any]] = [
-        {"number": one["number"], "at": moment(one["at_ms"]), **one}
+        {"number": one["number"], "at": moment(one["at_ms"]), **one, "why": seen_reason(reading, pool, one["why"])}
         for one in result.explained["entries"]
         if may_read(reading, pool, names.request_queue(NO_KEY if one["key"] is None else one["key"]))
     ]

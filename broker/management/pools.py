@@ -6,6 +6,8 @@ whoever may read the pool's request queues.
 
 from __future__ import annotations
 
+import ast
+import re
 from collections.abc import Callable, Iterable
 from typing import Annotated, Any, Final
 
@@ -46,6 +48,8 @@ SETTINGS: Final = (*PoolSettings.__struct_fields__, *BESIDE)
 
 STOPPED: Final = "stopped by an operator"
 """Why a worker is retired."""
+_QUOTED: Final = re.compile(r"""'(?:[^'\\]|\\.)*(?:'|\Z)|"(?:[^"\\]|\\.)*(?:"|\Z)""", re.DOTALL)
+"""A key in a reason, as `repr` has it, or as much of that as was kept."""
 
 
 def _number(name: str, about: str) -> Any:
@@ -300,6 +304,20 @@ def _may_see(reading: Reading, pool: Pool, launch: Launch) -> bool:
     return may_read(reading, pool, queue) or bool(_seen_keys(reading, pool, launch))
 
 
+def seen_reason(reading: Reading, pool: Pool, why: str) -> str:
+    """Why a worker is to leave, without the names of keys that the user may not read."""
+    names = PoolNames(pool.name)
+
+    def shown(quoted: re.Match[str]) -> str:
+        try:
+            key = ast.literal_eval(quoted[0])
+        except (ValueError, SyntaxError):
+            return "another key"
+        return quoted[0] if may_read(reading, pool, names.request_queue(key)) else "another key"
+
+    return _QUOTED.sub(shown, why)
+
+
 def _seen_keys(reading: Reading, pool: Pool, launch: Launch) -> list[str]:
     names = PoolNames(pool.name)
     return [key for key in _keys(reading, launch) if may_read(reading, pool, names.request_queue(key))]
@@ -310,8 +328,9 @@ def _worker(reading: Reading, pool: Pool, launch: Launch, served: dict[str, tupl
         "vhost": pool.vhost, "pool": pool.name, "id": launch.launch_id, **_doing(reading, launch, served),
         "key": None if launch.spare else launch.key, "keys": _seen_keys(reading, pool, launch),
         "spare": reading.map.pools.is_free(launch), "place": launch.place,
-        "version": launch.version, "generation": launch.generation, "retired": launch.retired,
-        "revoked": launch.revoked,
+        "version": launch.version, "generation": launch.generation,
+        "retired": seen_reason(reading, pool, launch.retired),
+        "revoked": seen_reason(reading, pool, launch.revoked),
     }  # fmt: skip
 
 

@@ -256,7 +256,7 @@ class OrphanQueue(PassingPoolQueue):
         if known is not None:
             ready_s = known.spare_s if known.ready_s is None else known.ready_s
         self._history.note(
-            now_ms, "exited", launch.launch_id, launch.key, launch.place, why=launch.revoked or launch.retired,
+            now_ms, "exited", launch.launch_id, launch.key, launch.place, why=launch.retired or launch.revoked,
             detail="" if known is None else known.why, exit_status=exit_status, peak_bytes=peak_bytes,
             took_ms=None if ready_s is None else now_ms - round(1000 * ready_s),
             was_ready=ready_s is not None if known is not None and (known.whole or ready_s is not None) else None,

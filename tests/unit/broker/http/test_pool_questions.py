@@ -146,11 +146,11 @@ ENTRY = {
 }  # fmt: skip
 
 
-def remembers(*keys: str | None) -> Callable[[Request, str], Answer | None]:
+def remembers(*keys: str | None, why: str = "") -> Callable[[Request, str], Answer | None]:
     """Of a controller that tells of a start of each, whatever it is asked for; the newest first."""
 
     def told(request: Request, _: str) -> Answer:
-        entries = [ENTRY | {"number": number, "key": key} for number, key in enumerate(keys, 1)][::-1]
+        entries = [ENTRY | {"number": number, "key": key, "why": why} for number, key in enumerate(keys, 1)][::-1]
         explained = {"since_ms": 1_795_290_000_000, "entries": entries}
         return {"result": encode(Result("n1", request.queue_id, "", 0, 0, 0, explained=explained))}
 
@@ -179,9 +179,9 @@ async def test_who_may_not_read_a_key_does_not_hear_of_its_workers(queues: Queue
     place = queues.client.place
     place.must(user("few", "management"))
     place.must(c.SetPermission(user="few", vhost="/", configure="", write="", read="^core-req-[23]$"))
-    queues.answers = remembers("1", None, "3")
+    queues.answers = remembers("1", None, "3", why="room for '1'")
     found = (await queues.client.get(f"{BASE}/history", user="few")).raise_for_status().json()
-    assert [one["number"] for one in found] == [3, 0]
+    assert [(one["number"], one.get("why")) for one in found] == [(3, "room for another key"), (0, None)]
     assert queues.asked[-1].keys == ("2", "3")
 
 

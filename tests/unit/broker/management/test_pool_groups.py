@@ -268,3 +268,25 @@ def test_detailed_metrics_name_pool_and_key_of_a_queue_and_others_do_not() -> No
     assert {one.labels.get("key") for one in found["rabbitmq_detailed_queue_consumers"].samples} == {"a/b", None}
     per_object = parsed(metrics.per_object(keys.place.replica, NOW_MS))[f"rabbitmq_{name}"]
     assert {tuple(one.labels) for one in per_object.samples} == {("vhost", "queue")}
+
+
+@pytest.mark.parametrize(
+    ("why", "seen"),
+    [
+        ("room for 'k'", "room for 'k'"), ("room for 'secret'", "room for another key"),
+        ("it did not consume 'secret' for 30 s", "it did not consume another key for 30 s"),
+        (f"room for {chr(39) * 2 + chr(34)!r}", "room for another key"), ("room for 'secr", "room for another key"),
+        ("idle", "idle"),
+    ],
+)  # fmt: skip
+def test_a_reason_names_no_key_that_the_user_may_not_read(why: str, seen: str) -> None:
+    keys = Keys()
+    keys.has("k", "secret")
+    worker = keys.launched("k")
+    keys.place.must(
+        user("eye", "monitoring"),
+        c.SetPermission(user="eye", vhost="/", configure="", write="", read="core-req-k"),
+        c.RetireWorkers(launches=(worker,), why=why, **keys.guard),
+    )
+    assert pools.worker(keys.place.reading("eye"), "/", "core", worker)["retired"] == seen
+    assert pools.worker(keys.place.reading(), "/", "core", worker)["retired"] == (seen if why.endswith("secr") else why)

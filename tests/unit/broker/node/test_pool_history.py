@@ -45,7 +45,7 @@ def test_a_worker_from_its_order_to_its_end() -> None:
     found = [one for one in history(world) if one["worker"] == launch.launch_id]
     assert told(found) == [
         ("started", "42", ""), ("ready", "42", ""), ("retired", "42", "asked to"),
-        ("revoked", "42", "it held too long"), ("exited", "42", "it held too long"),
+        ("revoked", "42", "it held too long"), ("exited", "42", "asked to"),
     ]  # fmt: skip
     assert {one["place"] for one in found} == {world.node.options.name}
     assert 0 <= found[1]["took_ms"] <= 1000
