@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from clusterbroker.broker.cli.tables import Column, Table, moment, number, pairs, quoted, size, span, text
+from clusterbroker.broker.cli.tables import Column, Table, moment, number, pairs, quoted, rate, size, span, text
 
 
 def seconds(value: Any) -> str:
@@ -17,6 +17,12 @@ def _keys_of(value: Any) -> str:
     return ", ".join(map(quoted, value)) if value else "(spare)"
 
 
+def _states(value: Any) -> str:
+    """Of workers: those that there are."""
+    found = {state: count for state, count in value.items() if isinstance(count, int) and count}
+    return pairs(found) if found else "none"
+
+
 def _percent(value: Any) -> str:
     return text(value) if value is None else f"{100 * value:.0f} %"
 
@@ -27,6 +33,7 @@ POOLS = Table(
         Column("name"),
         Column("state"),
         Column("groups", show=number),
+        Column("requests", "message_stats.requests_details.rate", rate),
         Column("consumers", show=number),
         Column("waiting", show=number),
         Column("held", show=number),
@@ -38,6 +45,7 @@ POOLS = Table(
         Column("controller"),
         Column("template", wide=True),
         Column("workers", show=number, wide=True),
+        Column("by state", "workers_by_state", _states, wide=True),
         Column("exchange", wide=True),
         Column("settings", show=pairs, wide=True),
     )
@@ -52,6 +60,8 @@ GROUPS = Table(
         Column("oldest", "oldest_s", seconds),
         Column("queue"),
         Column("why", "failed_why"),
+        Column("memory", "memory_bytes", size, wide=True),
+        Column("workers", show=number, wide=True),
         Column("failed for s", "failed_for_s", number, wide=True),
         Column("bound", wide=True),
         Column("pinned", wide=True),
@@ -110,4 +120,20 @@ REQUESTS = Table(
         Column("message_id", wide=True),
     ),
     name="state",
+)
+HISTORY = Table(
+    (
+        Column("time", "at_ms", moment),
+        Column("event"),
+        Column("worker"),
+        Column("key", show=quoted),
+        Column("place"),
+        Column("exit", "exit_status"),
+        Column("why"),
+        Column("detail"),
+        Column("took", "took_ms", span),
+        Column("peak", "peak_bytes", size, wide=True),
+        Column("was ready", "was_ready", wide=True),
+    ),
+    name="event",
 )

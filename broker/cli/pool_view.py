@@ -1,4 +1,5 @@
-"""`clusterbroker pools places` and `pools watch`: where workers are, and a pool as it lives (waits)."""
+"""`clusterbroker pools places`, `history` and `watch`: where workers are, what became of them, and a pool as it lives
+(waits)."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ import typer
 from clusterbroker.broker.cli import tables
 from clusterbroker.broker.cli.commands import listing, viewing
 from clusterbroker.broker.cli.parameters import Vhost
-from clusterbroker.broker.cli.pool_tables import GROUPS, PLACES, POOLS, WORKERS
+from clusterbroker.broker.cli.pool_tables import GROUPS, HISTORY, PLACES, POOLS, WORKERS
 from clusterbroker.broker.cli.tables import Document, Wish, counted, number
 from clusterbroker.broker.cli.target import Target
 
@@ -26,6 +27,7 @@ HOLDING: Final = {"page": "1", "sort": "held", "sort_reverse": "true", "page_siz
 def add_to(app: typer.Typer) -> None:
     """The commands."""
     listing(app, "places", PLACES)(pool_places)
+    listing(app, "history", HISTORY)(pool_history)
     viewing(app, "watch", lines)(pool_watch)
 
 
@@ -33,6 +35,18 @@ def pool_places(reach: Target, pool: PoolName = None, vhost: Vhost = "/") -> lis
     """Nodes where a pool's workers are started: room, what is promised of it, and why nothing is started there."""
     names = [one["name"] for one in reach.api.documents("/api/pools", of=vhost)] if pool is None else [pool]
     return [place for name in names for place in reach.api.documents(POOL + "/places", vhost, name)]
+
+
+def pool_history(
+    reach: Target,
+    pool: Annotated[str, typer.Argument(metavar="POOL")],
+    key: Annotated[str | None, typer.Option("--key", help="Of this worker key alone.")] = None,
+    vhost: Vhost = "/",
+) -> list[Document]:
+    """Starts and ends of a pool's workers of late, with their reasons: the newest first, the last 200."""
+    if key is None:
+        return reach.api.documents(POOL + "/history", vhost, pool, query=reach.narrowed)
+    return [one for one in reach.api.documents(POOL + "/history", vhost, pool) if one.get("key") == key]
 
 
 def pool_watch(reach: Target, pool: PoolName = None, vhost: Vhost = "/") -> Document:
@@ -64,8 +78,10 @@ def lines(document: Document, width: int) -> list[str]:
 
 def _head(pool: Document) -> list[str]:
     oldest = "" if pool["oldest_s"] is None else f", the oldest for {pool['oldest_s']} s"
+    rate = pool["message_stats"]["requests_details"]["rate"]
+    coming = f", {tables.rate(rate)} requests" if rate else ""
     return [
-        f"{tables.text(pool['name'])}: {pool['state']}, controller {tables.text(pool['controller'])}",
+        f"{tables.text(pool['name'])}: {pool['state']}, controller {tables.text(pool['controller'])}{coming}",
         f"{number(pool['waiting'] + pool['orphans'])} waiting{oldest}, {number(pool['held'])} held, "
         f"{number(pool['dead'])} to be answered, {number(pool['poison'])} poison",
     ]

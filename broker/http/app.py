@@ -39,6 +39,7 @@ from clusterbroker.broker.management import (
     messages,
     operations,
     osrdyne,
+    pool_history,
     pool_reasons,
     pool_requests,
     reads,
@@ -283,10 +284,10 @@ class _Shell:
 
         return endpoint
 
-    def explain(self, _explain: pool_reasons.Explain) -> Endpoint:
+    def explain(self, explain: pool_reasons.Explain) -> Endpoint:
         async def endpoint(request: Request) -> Response:
             reading = await self._reading(request)
-            asked = pool_reasons.asked(reading, decoded(request.path_params))
+            asked = explain.asked(reading, decoded(request.path_params))
             try:
                 result = await self._ask(asked.request)
             except Refused as refused:
@@ -295,7 +296,7 @@ class _Shell:
                 if not str(refused.reason).startswith(UNKNOWN_WHAT):
                     raise
                 result = None
-            return json_response(pool_reasons.explained(reading, asked.pool, result))
+            return json_response(explain.told(reading, asked.pool, result))
 
         return endpoint
 
@@ -375,7 +376,7 @@ def _routes() -> tuple[BaseRoute, ...]:
         (_Shell.operate, operations.OPERATIONS),
         (_Shell.inspect, (*messages.QUESTIONS, *delayed.QUESTIONS)),
         (_Shell.search, pool_requests.SEARCHES),
-        (_Shell.explain, pool_reasons.EXPLAINS),
+        (_Shell.explain, (pool_reasons.REASONS, pool_history.HISTORY)),
         (lambda shell, _: shell.login, (begin,)),
         (lambda shell, _: shell.logout, (end,)),
     )

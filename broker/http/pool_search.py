@@ -105,7 +105,7 @@ class PoolSearch:
         """The queue's requests. Where the list goes on if it ends within the queue."""
         while result is not None:
             shown = result.shown[: plan.limit - len(self._items)]
-            self._items += await self._told(place, replace(result, shown=shown))
+            self._items += p.listed(plan, await self._told(place, replace(result, shown=shown)))
             self._looked_at += result.looked_at
             if len(shown) < len(result.shown):
                 return p.behind(place, shown[-1])

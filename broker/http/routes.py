@@ -13,7 +13,6 @@ from starlette.responses import HTMLResponse, Response
 from clusterbroker.broker.management import schemas
 from clusterbroker.broker.management.forms import Form
 from clusterbroker.broker.management.json_schema import Schema
-from clusterbroker.broker.management.reads import Read
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 _TOLD: Final = {200: "Done, and told", 201: "Made", 204: "Done", 503: "The check has failed; or not possible now"}
@@ -50,7 +49,7 @@ class Place(NamedTuple):
 def add(router: APIRouter, entry: Entry, endpoint: Endpoint) -> None:
     """One route."""
     method, path, statuses = entry.method, entry.path, entry.statuses
-    listed = isinstance(entry, Read) and entry.listed
+    listed = getattr(entry, "listed", False)
     parameters = [
         {"name": name, "in": "path", "required": True, "schema": schema}
         for name, schema in schemas.of_path(path).items()

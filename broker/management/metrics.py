@@ -179,6 +179,24 @@ def _queue_labels(queue: Queue, **more: str) -> str:
     return labels({"vhost": queue.vhost, "queue": queue.name, **more})
 
 
+def _of_pool(present: Present, queue: Queue) -> dict[str, str]:
+    """Which pool's queue it is, and of a request queue the key; none: a queue of no pool."""
+    pools = present.replica.map.pools
+    part = pools.queue(queue.queue_id)
+    pool = None if part is None else pools.get(part.pool_id)
+    if part is None or pool is None:
+        return {}
+    return {"pool": pool.name, **({"key": part.key} if part.part == "requests" else {})}
+
+
+def _detailed_queues(metrics: Sequence[Of]) -> Callable[[Present], Iterator[str]]:
+    return lambda present: _each(
+        DETAILED,
+        metrics,
+        [(_queue_labels(owned.entity, **_of_pool(present, owned.entity)), owned.row) for owned in present.queues],
+    )
+
+
 def _of_channels(prefix: str, metrics: Sequence[Of], present: Present) -> Iterator[str]:
     return _each(prefix, metrics, [(labels({"channel": present.name(row)}), row) for row in present.channels])
 
@@ -375,11 +393,9 @@ def _cluster(present: Present, now_ms: int) -> Iterator[str]:
 # -- families of /metrics/detailed ----------------------------------------------------------------------------
 
 FAMILIES: Final[Mapping[str, Callable[[Present], Iterator[str]]]] = {
-    "queue_coarse_metrics": lambda present: _of_queues(DETAILED, s.QUEUE_COARSE, present.queues),
-    "queue_consumer_count": lambda present: _of_queues(DETAILED, s.QUEUE_CONSUMERS, present.queues),
-    "queue_metrics": lambda present: _of_queues(
-        DETAILED, (*s.QUEUE_CONSUMERS, *s.QUEUE_FINE, *s.QUEUE_DISK), present.queues
-    ),
+    "queue_coarse_metrics": _detailed_queues(s.QUEUE_COARSE),
+    "queue_consumer_count": _detailed_queues(s.QUEUE_CONSUMERS),
+    "queue_metrics": _detailed_queues((*s.QUEUE_CONSUMERS, *s.QUEUE_FINE, *s.QUEUE_DISK)),
     "channel_metrics": lambda present: _of_channels(DETAILED, s.CHANNEL, present),
     "connection_coarse_metrics": lambda present: _of_connections(DETAILED, s.CONNECTION_COARSE, present),
     "connection_metrics": lambda present: _of_connections(DETAILED, s.CONNECTION, present),

@@ -16,12 +16,11 @@ from typing import Final
 import msgspec
 
 from .errors import object_not_found
-from .paging import Listing
+from .paging import Listing, newest_first
 from .principals import MONITORING
 from .reading import Document, Reading, moment
 from .timeline import BEGAN, AnyEvent, Event, Happened, Moved, Raised, Since
 
-NUMBER_MAX: Final = 10**15
 TOGETHER_MS: Final = 1_000
 EXAMPLES: Final = 5
 
@@ -92,11 +91,11 @@ def _listing(
     moved: Iterable[Moved] | list[Group], happened: Iterable[Happened | Raised], since: Since
 ) -> Listing[AnyEntry]:
     both: tuple[Iterable[AnyEntry], ...] = (moved, happened)
-    newest_first = merge(*both, key=lambda entry: entry.number, reverse=True)
+    entries = merge(*both, key=lambda entry: entry.number, reverse=True)
     return Listing(
-        [*newest_first, Happened(number=0, at_ms=since.at_ms, index=since.index, what=BEGAN)],
+        [*entries, Happened(number=0, at_ms=since.at_ms, index=since.index, what=BEGAN)],
         name=_name,
-        place=lambda entry: (f"{NUMBER_MAX - entry.number:015}",),
+        place=lambda entry: newest_first(entry.number),
         document=document,
     )
 

@@ -37,6 +37,7 @@ Document = dict[str, Any]
 PAGE_SIZE_DEFAULT: Final = 100
 PAGE_SIZE_MAX: Final = 500
 COLUMNS_MAX: Final = 200
+NUMBER_MAX: Final = 10**15
 _TRUE: Final = ("true", "1")
 
 
@@ -60,6 +61,11 @@ def of_documents(documents: Sequence[Document]) -> Listing[Document]:
         raise bad_request("this list has no cursor: use page and page_size")
 
     return Listing(documents, name=lambda entry: str(entry.get("name", "")), place=place, document=lambda entry: entry)
+
+
+def newest_first(number: int) -> tuple[str]:
+    """Place of an entry in a list of entries whose numbers rise, 0 to NUMBER_MAX."""
+    return (f"{NUMBER_MAX - number:0{len(str(NUMBER_MAX))}}",)
 
 
 class Wish(msgspec.Struct, frozen=True):
@@ -149,14 +155,20 @@ def answer(listing: Listing[T], wanted: Wish) -> Document | list[Document]:
 def _filtered(listing: Listing[T], wanted: Wish) -> Sequence[T]:
     if not wanted.name:
         return listing.items
+    means = by_name(wanted)
+    return [item for item in listing.items if means(listing.name(item))]
+
+
+def by_name(wanted: Wish) -> Callable[[str], bool]:
+    """Whether a name is meant. Refused (400) for what is no regular expression."""
     if not wanted.use_regex:
         text = wanted.name.casefold()
-        return [item for item in listing.items if text in listing.name(item).casefold()]
+        return lambda name: text in name.casefold()
     try:
         pattern = compiled(f"(?i){wanted.name}")
     except PatternError:
         raise bad_request("Pagination parameters are invalid") from None
-    return [item for item in listing.items if pattern.matches(listing.name(item))]
+    return pattern.matches
 
 
 def _sorted(listing: Listing[T], items: Sequence[T], path: str) -> Sequence[T]:

@@ -7,6 +7,7 @@ the members that are its places.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any, Final
 
 from msgspec import Meta, Struct
@@ -32,17 +33,6 @@ class Wanted(Form):
     key: Annotated[str, Meta(description="Only this worker key")] = ""
 
 
-class Explain(Struct, frozen=True):
-    """One path."""
-
-    path: str
-    summary: str
-    method: str = "GET"
-    query: type[Form] = Wanted
-    form: type[Form] | None = None
-    statuses: tuple[int, ...] = (200,)
-
-
 class Asked(Struct, frozen=True):
     """A pool, and what its controller is asked."""
 
@@ -50,10 +40,26 @@ class Asked(Struct, frozen=True):
     request: Request
 
 
+class Explain(Struct, frozen=True):
+    """One path of what a pool's controller is asked."""
+
+    path: str
+    summary: str
+    asked: Callable[[Reading, Path], Asked]
+    """Refused as rights and query demand."""
+    told: Callable[[Reading, Pool, Result | None], Document | list[Document]]
+    """The answer. None: the controller does not answer, or does not know the question."""
+    listed: bool = False
+    query: type[Form] = Form
+    method: str = "GET"
+    form: type[Form] | None = None
+    statuses: tuple[int, ...] = (200,)
+
+
 def asked(reading: Reading, path: Path) -> Asked:
     """Refused as the rights demand, (404) without the pool, (400) with what is no key."""
     pool = asked_pool(reading, path["vhost"], path["name"])
-    keys = (_key(reading),) if "key" in reading.query else _readable(reading, pool)
+    keys = (_key(reading),) if "key" in reading.query else readable(reading, pool)
     return Asked(pool, Request("explain", pool.orphans, keys=keys, places=reading.principal.has(MONITORING)))
 
 
@@ -64,7 +70,7 @@ def _key(reading: Reading) -> str:
     return key
 
 
-def _readable(reading: Reading, pool: Pool) -> tuple[str, ...] | None:
+def readable(reading: Reading, pool: Pool) -> tuple[str, ...] | None:
     """Those that the user may read, for the answer has room for some only; None: all, or too many to name."""
     keys, names = [group.key for group in reading.map.pools.groups(pool.pool_id)], PoolNames(pool.name)
     found = tuple(key for key in keys if may_read(reading, pool, names.request_queue(key)))
@@ -118,4 +124,6 @@ def _why(pool: Pool, found: Document, told: Document, *, asked: bool) -> list[st
     return why
 
 
-EXPLAINS: Final = (Explain("/api/pools/{vhost}/{name}/reasons", "Why a worker pool has the workers that it has"),)
+REASONS: Final = Explain(
+    "/api/pools/{vhost}/{name}/reasons", "Why a worker pool has the workers that it has", asked, explained, query=Wanted
+)

@@ -14,12 +14,13 @@ Whoever is nowhere is answered, or was never there. Queues are looked at in the 
 goes on meanwhile is found, perhaps twice. Of a queue that the user may not read nothing is told.
 
 A list ends with `limit` requests, or with GROUPS_MAX queues; its cursor says where to go on. It is a place: part, key,
-number within the queue, and how many wait before that.
+number within the queue, and how many wait before that. It has no numbered pages and no sort: requests move on while it
+is made, and to count or sort them all of them would have to be read each time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Annotated, Any, Final, NamedTuple
 
@@ -52,6 +53,8 @@ ID_MAX: Final = 255
 OF_QUEUE_MAX: Final = 1000
 """When so many were found in a queue the search of it ends."""
 BY: Final = ("correlation_id", "message_id")
+UNPAGED: Final = ("page", "page_size", "sort", "sort_reverse")
+"""What other lists have."""
 CANCELLED: Final = ("delayed", "orphan", "waiting")
 """In these states nobody has begun with it."""
 PARTS: Final = ("delayed", "orphan", "group", "dead", "poison")
@@ -84,6 +87,8 @@ class Listed(Form):
     message_id: Annotated[str, Meta(description="Only with this message id")] = ""
     state: Annotated[str, Meta(description="Only in this state", extra_json_schema={"enum": list(STATES)})] = ""
     cursor: Annotated[str, Meta(description="Where to go on: `next` of the answer before")] = ""
+    name: Annotated[str, Meta(description="Only of worker keys that contain this")] = ""
+    use_regex: Annotated[str, Meta(description="`true`: name is a regular expression")] = "false"
     limit: Annotated[int, Meta(ge=1, le=paging.PAGE_SIZE_MAX, description="At most this many requests")] = (
         paging.PAGE_SIZE_DEFAULT
     )
@@ -117,6 +122,9 @@ class Plan(NamedTuple):
     next: str | None
     limit: int = 0
     """Of a list; 0: all that the places have."""
+    means: Callable[[str], bool] | None = None
+    """Of a list: whether it has requests of a key; None: of all."""
+    columns: tuple[tuple[str, ...], ...] = ()
 
 
 def plan(reading: Reading, path: Path) -> Plan:
@@ -152,6 +160,12 @@ def _list(reading: Reading, pool: Pool) -> Plan:
     if wanted.state and wanted.state not in STATES:
         raise bad_request(f"state is '{wanted.state[:64]}': one of {', '.join(STATES)} is allowed")
     conditions = [_is(name, getattr(wanted, name)) for name in BY if name in reading.query]
+    if paged := [name for name in UNPAGED if name in reading.query]:
+        raise bad_request(f"requests move while they are listed: leave {', '.join(paged)} out, use limit and cursor")
+    wish = paging.wish(
+        {name: reading.query[name] for name in ("name", "use_regex", "columns") if name in reading.query}
+    )
+    means = paging.by_name(wish) if wish.name else None
     by_key = "key" in reading.query
     states = STATES[wanted.state] if wanted.state else dict.fromkeys(PARTS, "")
     begin = _Cursor.of(wanted.cursor)
@@ -165,13 +179,15 @@ def _list(reading: Reading, pool: Pool) -> Plan:
             if part == "group":
                 first = begin.key if part == begin.part else ""
                 keys = [key for key in _keys(reading, pool) if key >= first and (not by_key or key == wanted.key)]
+                keys = [key for key in keys if means is None or means(key)]
             elif by_key:
                 own.append(_is("routing_key", wanted.key))
             for key in keys:
                 yield from _places(reading, pool, part, key, own, wanted.limit, begin)
 
     places = list(islice(all_places(), GROUPS_MAX + 1))
-    return Plan(places[:GROUPS_MAX], next_of(places[GROUPS_MAX]) if len(places) > GROUPS_MAX else None, wanted.limit)
+    end = next_of(places[GROUPS_MAX]) if len(places) > GROUPS_MAX else None
+    return Plan(places[:GROUPS_MAX], end, wanted.limit, means, wish.columns)
 
 
 def _keys(reading: Reading, pool: Pool) -> list[str]:
@@ -278,6 +294,11 @@ def documents(place: Place, result: Result, held: Held) -> list[Document]:
     return [_document(place, shown, held) for shown in result.shown]
 
 
+def listed(plan_: Plan, found: Sequence[Document]) -> list[Document]:
+    """Those of keys that the list means."""
+    return [one for one in found if plan_.means is None or plan_.means(one["key"])]
+
+
 def _properties(shown: Shown) -> Properties | None:
     try:
         return properties_of(shown)
@@ -322,6 +343,7 @@ def _state(part: str, state: str) -> str:
 
 def answer(plan_: Plan, items: list[Document], silent: list[str]) -> Document:
     """`silent`: queues that could not be looked into now, or not to their end, as so much was found."""
+    items = [paging.reduced(item, plan_.columns) for item in items]
     return {"items": items, "next": plan_.next, "not_looked_into": silent}
 
 

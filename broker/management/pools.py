@@ -6,6 +6,8 @@ whoever may read the pool's request queues.
 
 from __future__ import annotations
 
+import ast
+import re
 from collections.abc import Callable, Iterable
 from typing import Annotated, Any, Final
 
@@ -14,10 +16,12 @@ from msgspec import Meta
 from msgspec.structs import asdict
 
 from clusterbroker.broker.pools.credentials import launch_of
+from clusterbroker.broker.pools.figures import WORKER_STATES
+from clusterbroker.broker.stats.pools import PoolRow
 from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.cluster.wiring.levels import ANSWERED_DELAYS
 from clusterbroker.cluster.wiring.pool_commands import GroupWord
-from clusterbroker.cluster.wiring.pool_entities import NO_KEY, NOOP, Group, Launch, MoreSettings, Pool, PoolSettings
+from clusterbroker.cluster.wiring.pool_entities import NO_KEY, NOOP, Launch, MoreSettings, Pool, PoolSettings
 from clusterbroker.cluster.wiring.pool_names import PoolNames
 from clusterbroker.cluster.wiring.pool_rules import (
     BESIDE,
@@ -34,6 +38,7 @@ from clusterbroker.cluster.wiring.view import ClusterView
 from .errors import Refused, bad_request, object_not_found
 from .exchanges import open_vhosts
 from .forms import Form, Said, number, table, text
+from .history import Get
 from .paging import Listing
 from .principals import MANAGEMENT
 from .reading import Document, Reading
@@ -44,6 +49,8 @@ SETTINGS: Final = (*PoolSettings.__struct_fields__, *BESIDE)
 
 STOPPED: Final = "stopped by an operator"
 """Why a worker is retired."""
+_QUOTED: Final = re.compile(r"""'(?:[^'\\]|\\.)*(?:'|\Z)|"(?:[^"\\]|\\.)*(?:"|\Z)""", re.DOTALL)
+"""A key in a reason, as `repr` has it, or as much of that as was kept."""
 
 
 def _number(name: str, about: str) -> Any:
@@ -161,10 +168,15 @@ def asked_pool(reading: Reading, vhost: str, name: str) -> Pool:
 
 
 def document(reading: Reading, pool: Pool) -> Document:
-    """One pool with its settings, and what its queues hold as their owners' last samples tell."""
+    """One pool with its settings, what its queues hold as their owners' last samples tell, and what has come and died.
+
+    Totals are sums over members that run, each since it began; states of workers are of the last day, as the members
+    that were the pool's controller have told them.
+    """
     pools, names = reading.map.pools, PoolNames(pool.name)
     groups = pools.groups(pool.pool_id)
-    waiting = [_numbers(reading, group.queue_id) for group in groups]
+    waiting = [numbers(reading, group.queue_id) for group in groups]
+    tracks = tuple(reading.replica.running_tracks(reading.now_ms))
     return {
         "vhost": pool.vhost,
         "name": pool.name,
@@ -174,17 +186,41 @@ def document(reading: Reading, pool: Pool) -> Document:
         "exchange": names.exchange,
         "groups": len(groups),
         "workers": len(pools.launches(pool.pool_id)),
+        "workers_by_state": reading.counted("lengths", tracks, gauges(pool), gauge=True),
         "spares": sum(map(pools.is_free, pools.launches_of(pool.pool_id, NO_KEY))),
         "consumers": sum(one["consumers"] for one in waiting),
         "waiting": sum(one["waiting"] for one in waiting),
         "held": sum(one["held"] for one in waiting),
-        "orphans": _numbers(reading, pool.orphans)["waiting"],
-        "delayed": _numbers(reading, pool.delayed)["waiting"],
+        "orphans": numbers(reading, pool.orphans)["waiting"],
+        "delayed": numbers(reading, pool.delayed)["waiting"],
         "oldest_s": oldest_s(reading, (pool.orphans, *(group.queue_id for group in groups))),
-        "dead": _numbers(reading, pool.dead)["waiting"],
-        "poison": _numbers(reading, pool.poison)["waiting"],
+        "dead": numbers(reading, pool.dead)["waiting"],
+        "poison": numbers(reading, pool.poison)["waiting"],
+        "message_stats": reading.counted("msg_rates", tracks, totals(pool)),
         "settings": settings(reading.map, pool),
     }
+
+
+def totals(pool: Pool) -> dict[str, Get]:
+    """Of a member's row: requests that came, and those that died; the broker answers these, or nobody asked it to."""
+    return {
+        "requests": _of_row(pool, lambda row: row.requests),
+        "dead": _of_row(pool, lambda row: sum(row.dead.values())),
+    }
+
+
+def gauges(pool: Pool) -> dict[str, Get]:
+    """Likewise: workers by state, which the controller alone tells."""
+
+    def of(state: str) -> Get:
+        return _of_row(pool, lambda row: row.workers.get(state, 0))
+
+    return {state: of(state) for state in WORKER_STATES}
+
+
+def _of_row(pool: Pool, get: Callable[[PoolRow], int]) -> Get:
+    pool_id = pool.pool_id
+    return lambda node: next((get(row) for row in node.pools if row.pool_id == pool_id), 0)
 
 
 def settings(view: ClusterView, pool: Pool) -> Document:
@@ -206,7 +242,8 @@ def controller(replica: Replica, pool: Pool) -> str | None:
     return None if entity is None or entity.owner is None else replica.name_of(entity.owner)
 
 
-def _numbers(reading: Reading, queue_id: int) -> dict[str, int]:
+def numbers(reading: Reading, queue_id: int) -> dict[str, int]:
+    """What a queue of the pool holds, as its owner's last sample tells."""
     queue = reading.map.queue_by_id(queue_id)  # type: ignore[arg-type]
     track = None if queue is None else reading.replica.queue_track(queue)
     if track is None:
@@ -222,23 +259,6 @@ def oldest_s(reading: Reading, queue_ids: Iterable[int]) -> int | None:
     return max(0, reading.now_ms - min(heads)) // 1000 if heads else None
 
 
-def groups(reading: Reading, vhost: str, name: str) -> Listing[Group]:
-    """The groups of a pool whose queues the user may read."""
-    pool = found_pool(reading, vhost, name)
-    return _groups(reading, pool, reading.map.pools.groups(pool.pool_id))
-
-
-def _groups(reading: Reading, pool: Pool, found: Iterable[Group]) -> Listing[Group]:
-    names = PoolNames(pool.name)
-    readable = [group for group in found if may_read(reading, pool, names.request_queue(group.key))]
-    return Listing(
-        sorted(readable, key=lambda group: group.key),
-        name=lambda group: group.key,
-        place=lambda group: (pool.vhost, group.key),
-        document=lambda group: group_document(reading, pool, group),
-    )
-
-
 def may_read(reading: Reading, pool: Pool, queue: str) -> bool:
     """Whether the user sees keys and requests of a queue of the pool."""
     try:
@@ -246,57 +266,6 @@ def may_read(reading: Reading, pool: Pool, queue: str) -> bool:
     except Exception:  # whatever it is refused for, it is not shown
         return False
     return True
-
-
-def group(reading: Reading, vhost: str, name: str, key: str) -> Document:
-    """One group. Refused (404) without one of this key."""
-    pool = found_pool(reading, vhost, name)
-    found = reading.map.pools.group(pool.pool_id, key)
-    if found is None or not may_read(reading, pool, PoolNames(name).request_queue(key)):
-        raise object_not_found()
-    return group_document(reading, pool, found)
-
-
-def group_document(reading: Reading, pool: Pool, found: Group) -> Document:
-    """One group, with what its queue holds."""
-    numbers = _numbers(reading, found.queue_id)
-    failed_s, why = _failure(reading, pool, found.key)
-    pools = reading.map.pools
-    launches = [one for one in pools.launches_of(pool.pool_id, found.key) if not (one.retired or one.revoked)]
-    comes = bool(launches or pools.assignments_of(pool.pool_id, found.key))
-    return {
-        "vhost": pool.vhost,
-        "pool": pool.name,
-        "key": found.key,
-        "state": _state(found, numbers, fails=bool(failed_s), comes=comes),
-        "failed_for_s": failed_s,
-        "failed_why": why,
-        "bound": found.state == "active",
-        "queue": PoolNames(pool.name).request_queue(found.key),
-        "generation": found.generation,
-        "pinned": reading.map.pools.pinned(pool.pool_id, found.key),
-        **numbers,
-        "oldest_s": oldest_s(reading, (found.queue_id,)),
-    }
-
-
-def _state(found: Group, numbers: dict[str, int], *, fails: bool, comes: bool) -> str:
-    """For people: `idle`, `busy`, `ready`; without a worker that consumes: `failed` (its starts), `starting`, or
-    `waiting` (for room, or for a worker that comes by itself)."""
-    if found.state == "unbound":
-        return "idle"
-    if numbers["consumers"]:
-        return "busy" if numbers["held"] else "ready"
-    return "failed" if fails else "starting" if comes else "waiting"
-
-
-def _failure(reading: Reading, pool: Pool, key: str) -> tuple[int, str]:
-    """For how many seconds from now starts of the key fail, and why; 0: they do not."""
-    track = reading.replica.node_track(reading.replica.node)
-    rows = () if track is None else track.row.pools
-    failed = next((row.failed for row in rows if row.pool_id == pool.pool_id), {})
-    for_ms, why = failed.get(key, (0, ""))
-    return -(-for_ms // 1000), why
 
 
 def workers(reading: Reading, vhost: str, name: str) -> Listing[Launch]:
@@ -337,6 +306,20 @@ def _may_see(reading: Reading, pool: Pool, launch: Launch) -> bool:
     return may_read(reading, pool, queue) or bool(_seen_keys(reading, pool, launch))
 
 
+def seen_reason(reading: Reading, pool: Pool, why: str) -> str:
+    """Why a worker is to leave, without the names of keys that the user may not read."""
+    names = PoolNames(pool.name)
+
+    def shown(quoted: re.Match[str]) -> str:
+        try:
+            key = ast.literal_eval(quoted[0])
+        except (ValueError, SyntaxError):
+            return "another key"
+        return quoted[0] if may_read(reading, pool, names.request_queue(key)) else "another key"
+
+    return _QUOTED.sub(shown, why)
+
+
 def _seen_keys(reading: Reading, pool: Pool, launch: Launch) -> list[str]:
     names = PoolNames(pool.name)
     return [key for key in _keys(reading, launch) if may_read(reading, pool, names.request_queue(key))]
@@ -347,8 +330,9 @@ def _worker(reading: Reading, pool: Pool, launch: Launch, served: dict[str, tupl
         "vhost": pool.vhost, "pool": pool.name, "id": launch.launch_id, **_doing(reading, launch, served),
         "key": None if launch.spare else launch.key, "keys": _seen_keys(reading, pool, launch),
         "spare": reading.map.pools.is_free(launch), "place": launch.place,
-        "version": launch.version, "generation": launch.generation, "retired": launch.retired,
-        "revoked": launch.revoked,
+        "version": launch.version, "generation": launch.generation,
+        "retired": seen_reason(reading, pool, launch.retired),
+        "revoked": seen_reason(reading, pool, launch.revoked),
     }  # fmt: skip
 
 
@@ -466,7 +450,7 @@ def deletion(reading: Reading, vhost: str, name: str) -> c.DeletePool:
     the last samples."""
     pool = found_pool(reading, vhost, name)
     force = reading.query.get("force") == "true"
-    waiting = {} if force else {what: _numbers(reading, queue)["waiting"] for what, queue in (
+    waiting = {} if force else {what: numbers(reading, queue)["waiting"] for what, queue in (
         ("orphans", pool.orphans), ("delayed requests", pool.delayed),
     )}  # fmt: skip
     if any(waiting.values()):

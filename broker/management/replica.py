@@ -397,6 +397,13 @@ class Replica:
         member = self.members.get(node)
         return member.rows.get(("node", node)) if member is not None else None
 
+    def running_tracks(self, now_ms: int) -> Iterator[Track[NodeRow]]:
+        """Of the members that run: the last rate of one that does not is none of now."""
+        for node in self.node_names():
+            track = self.node_track(node)
+            if track is not None and self.running(node, now_ms):
+                yield track
+
     def name_of(self, node: str) -> str:
         """A node that was never in a cluster has no name in its wiring log; here it has the one it was started with."""
         return self.node if node == LOCAL_NODE else node

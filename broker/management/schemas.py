@@ -17,7 +17,9 @@ from .forms import Form
 from .json_schema import INTEGER_MAX, Schema, flag, integer, list_of, one_of, table, text
 from .messages import COUNTED
 from .paging import PAGE_SIZE_DEFAULT, PAGE_SIZE_MAX
-from .pool_reasons import EXPLAINS
+from .pool_groups import Glance
+from .pool_history import HISTORY
+from .pool_reasons import REASONS
 from .pool_requests import SEARCHES
 
 Place = tuple[str, str]
@@ -52,8 +54,9 @@ _QUEUES: Final = ("/api/queues", "/api/queues/{vhost}")
 _QUERIES: Final[dict[Place, dict[str, Schema]]] = {
     ("GET", "/api/moves"): {"grouped": _TRUE},
     **{("GET", path): {"leader": text("Only queues that this node leads")} for path in _QUEUES},
+    ("GET", "/api/pools/{vhost}/{name}/keys"): Glance.schema()["properties"],
     ("GET", _MESSAGES): Browse.schema()["properties"],
-    **{(search.method, search.path): search.query.schema()["properties"] for search in (*SEARCHES, *EXPLAINS)},
+    **{(search.method, search.path): search.query.schema()["properties"] for search in (*SEARCHES, REASONS, HISTORY)},
     **{("POST", path): {"dry_run": _TRUE, "skip_unsupported": _TRUE} for path in _DEFINITIONS},
     ("DELETE", "/api/queues/{vhost}/{name}"): {"if-unused": _TRUE, "if-empty": _TRUE},
     ("DELETE", "/api/exchanges/{vhost}/{name}"): {"if-unused": _TRUE},

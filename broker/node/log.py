@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from clusterbroker.broker.pools.known import Started
 from clusterbroker.cluster.wiring.entities import Queue, Segment
 from clusterbroker.cluster.wiring.pool_entities import Pool
 
@@ -44,6 +45,12 @@ class Log(Protocol):
     def workers_leave(self, pool: Pool, revoked: bool, workers: Sequence[str], why: str) -> None:
         """A pool's controller has these end: they may finish what they hold, unless they are revoked."""
 
+    def worker_ready(self, pool: Pool, one: Started) -> None:
+        """A worker that a pool has ordered can take requests."""
+
+    def place_lost(self, pool: Pool, place: str, workers: int) -> None:
+        """A place is without its node for long: so many workers of the pool are ended with it."""
+
     def crashed(self, peer: str, error: BaseException) -> None:
         """A mistake of ours, which costs this client."""
 
@@ -60,7 +67,7 @@ class Silence:
     def fault(self, *_: Any, **__: Any) -> None:
         pass
 
-    cut = refused = unroutable = begins_late = alert = starts_fail = workers_leave = fault
+    cut = refused = unroutable = begins_late = alert = starts_fail = workers_leave = worker_ready = place_lost = fault
 
     def crashed(self, peer: str, error: BaseException) -> None:  # noqa: ARG002
         raise error

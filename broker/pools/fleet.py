@@ -26,6 +26,7 @@ from typing import Final, Literal
 from clusterbroker.broker.pools.explaining import Document, Explanation
 from clusterbroker.broker.pools.facts import Gone, GroupFacts, GroupState, PoolFacts, WorkerFacts, WorkerState
 from clusterbroker.broker.pools.figures import Figures, by_state, of_places
+from clusterbroker.broker.pools.history import Word
 from clusterbroker.broker.pools.holdings import Holdings, of_seat, seat_of
 from clusterbroker.broker.pools.known import Known, Started
 from clusterbroker.broker.pools.messages import GroupTold, KeyFailed, SpareTold, StartsFail, TemplateTold, WorkerTold
@@ -82,6 +83,8 @@ class Fleet:
         self.fails: list[StartsFail] = []
         self.counts: Counter[str] = Counter()
         """Of the policy, since they were taken."""
+        self.lost: Counter[str] = Counter()
+        """Workers that are ended with their places, since these were taken."""
         self.starts: list[Started] = []
         """Workers that got ready, or were gone before, unasked."""
         for launch in table.launches(pool.pool_id):
@@ -107,12 +110,16 @@ class Fleet:
         self._dirty[key] = None
         self._wakes = True
 
-    def launch_changed(self, launch: LaunchEntity, now_s: float) -> None:
-        """It was ordered, assigned, retired or revoked."""
+    def launch_changed(self, launch: LaunchEntity, now_s: float) -> Word | None:
+        """It was ordered, assigned, retired or revoked: which of these; None: nothing that is new."""
+        is_new = launch.launch_id not in self._known
         known = self._know(launch, now_s)
+        news: Word | None = "started" if is_new else known.ends_now(launch)
         if known.key != launch.key:
             known.key, known.ordered_s, known.whole = launch.key, now_s, True
+            news = "assigned"
         self._look_again(launch)
+        return news
 
     def _look_again(self, launch: LaunchEntity) -> None:
         """At its key, or keys."""
@@ -267,14 +274,15 @@ class Fleet:
                 policy.retry(key)
         self._wakes = True
 
-    def knows(self, launch_id: str) -> bool:
-        """Whether it has heard of this launch, which is not gone."""
-        return launch_id in self._known
+    def known(self, launch_id: str) -> Known | None:
+        """Of a launch that is not gone."""
+        return self._known.get(launch_id)
 
     def _know(self, launch: LaunchEntity, now_s: float) -> Known:
         known = self._known.get(launch.launch_id)
         if known is None:
             known = self._known[launch.launch_id] = Known(now_s, launch.key)
+            known.ends_now(launch)
         if (launch.retired or launch.revoked) and known.leaving_s is None:
             known.leaving_s = now_s
         return known
@@ -554,8 +562,13 @@ class Fleet:
         over = {name for name, since_s in self._lost.items() if now_s >= since_s + LOST_PLACE_S}
         if not over:
             return
-        ends = (launch for launch in launches if launch.place in over and not launch.revoked)
+        ends = [one for one in launches if one.place in over and not (one.revoked or self._is_stopping(one))]
+        self.lost.update(one.place for one in ends)
         self._take((Stop(one.key, one.launch_id, "its place is lost") for one in ends), now_s)
+
+    def _is_stopping(self, launch: LaunchEntity) -> bool:
+        known = self._known.get(launch.launch_id)
+        return known is not None and known.leaving is WorkerState.STOPPING
 
     def _end_absent(self, now_s: float) -> None:
         """Of those that hang, or were told to leave and have not. A retired one ends as the policy says."""

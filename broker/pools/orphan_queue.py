@@ -7,6 +7,7 @@ cannot be served leaves to the pool's dead-letter exchange with a word as its re
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -15,6 +16,8 @@ from clusterbroker.broker.pools.ending import AGAIN_MS
 from clusterbroker.broker.pools.events import Event, Name, ids_of
 from clusterbroker.broker.pools.explaining import Document
 from clusterbroker.broker.pools.fleet import Fleet
+from clusterbroker.broker.pools.history import History
+from clusterbroker.broker.pools.known import Known
 from clusterbroker.broker.pools.messages import ControllerTold, GroupTold, SpareTold, WorkerTold
 from clusterbroker.broker.pools.orders import Ordered
 from clusterbroker.broker.pools.passing_queue import PassingPoolQueue
@@ -48,7 +51,9 @@ nine tenths of the node to messages."""
 class OrphanQueue(PassingPoolQueue):
     """See the module."""
 
-    __slots__ = ("_again_ms", "_arrivals", "_controller", "_rest_ms", "_step_ms", "_stepped_ms", "_told", "fleet")
+    __slots__ = (
+        "_again_ms", "_arrivals", "_controller", "_history", "_rest_ms", "_step_ms", "_stepped_ms", "_told", "fleet",
+    )  # fmt: skip
 
     def _begin(self) -> None:
         super()._begin()
@@ -63,6 +68,7 @@ class OrphanQueue(PassingPoolQueue):
         self._rest_ms = STEP_MS
         self.fleet: Fleet | None = None
         """Its workers; None: this node does not own the queue, or they come by themselves."""
+        self._history = History(self.node.now_ms)
         letters = self.dead_letters.replicated
         pool = self.pool
         if pool is not None and letters is not None:
@@ -200,6 +206,10 @@ class OrphanQueue(PassingPoolQueue):
         wanted = frozenset(keys).__contains__ if keys is not None else lambda _: True
         return {} if self.fleet is None else self.fleet.explained(wanted, places, self.node.now_ms / 1000)
 
+    def history(self, keys: Iterable[str] | None) -> Document:
+        """Starts and ends of workers of late; `keys`: of these keys alone."""
+        return self._history.document(frozenset(keys).__contains__ if keys is not None else lambda _: True)
+
     def told(self, told: ControllerTold) -> None:
         """Of a group by the owner of its queue, of a worker by its place, by itself, or by the node where it asks."""
         if self.fleet is None:
@@ -218,9 +228,12 @@ class OrphanQueue(PassingPoolQueue):
     def launch_changed(self, launch: Launch) -> None:
         """It was ordered, assigned, retired or revoked."""
         if self.fleet is not None:
-            if not self.fleet.knows(launch.launch_id):
+            now_ms, of = self.node.now_ms, (launch.launch_id, launch.key, launch.place)
+            news = self.fleet.launch_changed(launch, now_ms / 1000)
+            if news == "started":
                 self._tell("started", launch.key, worker=launch.launch_id, place=launch.place)
-            self.fleet.launch_changed(launch, self.node.now_ms / 1000)
+            if news is not None:
+                self._history.note(now_ms, news, *of, why=launch.revoked or launch.retired)
             self.ring.mark()
 
     def key_changed(self, one: Assignment, ended: bool) -> None:
@@ -239,8 +252,20 @@ class OrphanQueue(PassingPoolQueue):
                 "exited", launch.key, worker=launch.launch_id, place=launch.place, exit_status=exit_status,
                 why=launch.revoked or launch.retired,
             )  # fmt: skip
+            self._note_end(launch, self.fleet.known(launch.launch_id), exit_status, peak_bytes)
             self.fleet.launch_ended(launch, exit_status, peak_bytes, self.node.now_ms / 1000)
             self.ring.mark()
+
+    def _note_end(self, launch: Launch, known: Known | None, exit_status: int | None, peak_bytes: int) -> None:
+        now_ms, ready_s = self.node.now_ms, None
+        if known is not None:
+            ready_s = known.spare_s if known.ready_s is None else known.ready_s
+        self._history.note(
+            now_ms, "exited", launch.launch_id, launch.key, launch.place, why=launch.retired or launch.revoked,
+            detail="" if known is None else known.why, exit_status=exit_status, peak_bytes=peak_bytes,
+            took_ms=None if ready_s is None else now_ms - round(1000 * ready_s),
+            was_ready=ready_s is not None if known is not None and (known.whole or ready_s is not None) else None,
+        )  # fmt: skip
 
     def _scale(self, fleet: Fleet) -> None:
         """Workers come and go. Below their feature level none is started: an older member could not retire it."""
@@ -260,7 +285,13 @@ class OrphanQueue(PassingPoolQueue):
         for one in starts:
             desk.started(fleet.pool, one)
             if not one.failed:
-                self._tell("ready", one.key, worker=one.worker_id, place=one.place, took_ms=round(1000 * one.took_s))
+                took_ms = round(1000 * one.took_s)
+                self._tell("ready", one.key, worker=one.worker_id, place=one.place, took_ms=took_ms)
+                self._history.note(now_ms, "ready", one.worker_id, one.key, one.place, took_ms=took_ms)
+                node.log.worker_ready(fleet.pool, one)
+        lost, fleet.lost = fleet.lost, Counter()
+        for place, workers in lost.items():
+            node.log.place_lost(fleet.pool, place, workers)
         desk.times(pool_id).counts.update(fleet.counts)
         fleet.counts.clear()
         fails, fleet.fails = fleet.fails, []

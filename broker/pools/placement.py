@@ -1,7 +1,8 @@
 """Placement: memory of keys as learnt, the place of a launch, and which workers make room for it (design page, 4.5).
 
-*Memory* of a key is the learnt peak x HEADROOM, else the template's (`pool_rules.learnt_peak`; the map keeps it from
-feature level 8 on). A worker's *claim* on its place is the larger of its key's memory and of what it takes now.
+*Memory* of a key is the learnt peak and some more, else the template's (`pool_rules.promised_bytes`; the map keeps the
+peak from feature level 8 on). A worker's *claim* on its place is the larger of its key's memory and of what it takes
+now.
 
 *Place*: best fit among places with room; places where the key ran within AFFINITY_S before others; ties by name. One
 key gets at most `max_share` of a place for further workers while others wait.
@@ -28,11 +29,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from clusterbroker.cluster.wiring.pool_entities import NO_KEY
-from clusterbroker.cluster.wiring.pool_rules import LEARNT_MAX, learnt_peak
+from clusterbroker.cluster.wiring.pool_rules import LEARNT_MAX, learnt_peak, promised_bytes
 
 from .facts import COMING, PlaceFacts, PoolFacts, Settings, WorkerFacts, WorkerState
 
-HEADROOM: Final = 1.15
 START_WEIGHT: Final = 0.3
 """Of one start in the EWMA of `L`."""
 AFFINITY_S: Final = 3_600.0
@@ -94,7 +94,7 @@ class Costs:
         cost = self._known.get(key)
         if cost is None or not cost.peak:
             return self._settings.memory
-        learnt = math.ceil(cost.peak * HEADROOM)
+        learnt = promised_bytes(cost.peak)
         return min(learnt, self.most) if self.most else learnt
 
     def start_s(self, key: str) -> float:

@@ -80,6 +80,10 @@ class PoolLog(Protocol):
 
     def workers_leave(self, pool: Pool, revoked: bool, workers: Sequence[str], why: str) -> None: ...
 
+    def worker_ready(self, pool: Pool, one: Started) -> None: ...
+
+    def place_lost(self, pool: Pool, place: str, workers: int) -> None: ...
+
 
 class PoolHost(Host, Protocol):
     """The node."""

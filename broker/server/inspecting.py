@@ -127,7 +127,10 @@ class Inspector:
         queue = self._opened(request)  # it may have waited for its turn
         if not isinstance(queue, OrphanQueue):
             raise Refused(NO_CONTROLLER)
-        explained = queue.explained(request.keys, request.places)
+        if request.what == "history":
+            explained = queue.history(request.keys)
+        else:
+            explained = queue.explained(request.keys, request.places)
         return Result(self._shell.node.options.name, request.queue_id, "", 0, 0, 0, explained=explained)
 
     async def _there(self, owner: str, request: Request) -> Result:
@@ -197,7 +200,7 @@ class Inspector:
             raise NotYet(BUSY)
         self._underway += 1
         try:
-            if request.what == "explain":
+            if request.what in ("explain", "history"):
                 return await self._slice(lambda _: self._explained(request))
             return await self._inspected(queue, request)
         finally:

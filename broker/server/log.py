@@ -24,12 +24,13 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from clusterbroker.broker.visible import visible
 from clusterbroker.cluster.wiring.entities import Queue, Segment
-from clusterbroker.cluster.wiring.pool_entities import Pool
+from clusterbroker.cluster.wiring.pool_entities import NO_KEY, Pool
 
 if TYPE_CHECKING:
     from clusterbroker.broker.node.clients import SocketCore
     from clusterbroker.broker.node.core import Node
     from clusterbroker.broker.node.log import Fault
+    from clusterbroker.broker.pools.known import Started
 
 LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
 BURST: Final = 50
@@ -223,6 +224,18 @@ class NodeLog:
     def workers_leave(self, pool: Pool, revoked: bool, workers: Sequence[str], why: str) -> None:
         facts = {"vhost": pool.vhost, "pool": pool.name, "workers": " ".join(workers), "why": why}
         self._caused("info", "worker.revoked" if revoked else "worker.retired", facts)
+
+    def worker_ready(self, pool: Pool, one: Started) -> None:
+        key = {} if one.key == NO_KEY else {"key": one.key}
+        facts = {
+            "vhost": pool.vhost, "pool": pool.name, "worker": one.worker_id, **key, "place": one.place,
+            "took_ms": round(1000 * one.took_s),
+        }  # fmt: skip
+        self._caused("info", "worker.ready", facts)
+
+    def place_lost(self, pool: Pool, place: str, workers: int) -> None:
+        facts = {"vhost": pool.vhost, "pool": pool.name, "place": place, "workers": workers}
+        self._caused("warning", "place.lost", facts)
 
     def alert(self, raised: bool, kind: str, subject: str, text: str) -> None:
         if raised:

@@ -33,7 +33,9 @@ UNKNOWN_WHAT: Final = "Invalid enum value"
 
 SEQ_MAX: Final = 2**56
 Seq = Annotated[int, msgspec.Meta(ge=0, le=SEQ_MAX)]
-What = Literal["browse", "delete", "move", "replay", "delayed", "send_now", "reschedule", "holders", "explain"]
+What = Literal[
+    "browse", "delete", "move", "replay", "delayed", "send_now", "reschedule", "holders", "explain", "history"
+]
 LOOKS: Final[tuple[What, ...]] = ("browse", "delayed")
 """Those that change nothing."""
 TIME_MAX: Final = 2**62
@@ -77,7 +79,7 @@ class Request(msgspec.Struct, frozen=True, array_like=True):
     correlation_ids: Annotated[tuple[CorrelationId, ...], msgspec.Meta(max_length=TREATED_MAX)] = ()
     """`holders`: of the messages in `seqs`, for the progress that was reported of them."""
     keys: Annotated[tuple[Key, ...], msgspec.Meta(max_length=KEYS_ASKED_MAX)] | None = None
-    """`explain`, of a pool's orphan queue: of these keys alone."""
+    """`explain` and `history`, of a pool's orphan queue: of these keys alone."""
     places: bool = True
     """`explain`: of places as well, and what stands in the way of a start at each."""
 
@@ -130,7 +132,7 @@ class Result(msgspec.Struct, frozen=True, array_like=True):
     progress: dict[int, tuple[float, int]] = {}
     """seq -> (part that is done, 0 to 1; when its holder reported that, ms since 1970)."""
     explained: dict[str, Any] = {}
-    """Of a pool, by its controller (`broker.pools.explaining`)."""
+    """Of a pool, by its controller (`broker.pools.explaining`, `broker.pools.history`)."""
 
 
 def life_of(queue: Queue) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -28,6 +29,8 @@ LEARNT_MAX: Final = 10_000
 """Keys of a pool whose memory is known."""
 PEAK_PARTS: Final = 4
 """A lower peak than before counts for one part of so many: one light run does not hide the heavy ones."""
+HEADROOM: Final = 1.15
+"""Of memory, above the learnt peak."""
 KEY_BYTES_MAX: Final = 255
 """Of a group's key, as of any routing key."""
 POISON_MAX: Final = 10_000
@@ -155,6 +158,11 @@ def tenant_of(more: MoreSettings, key: str) -> str:
 def learnt_peak(before: int, peak_bytes: int) -> int:
     """What a worker of a key takes, after one more has ended: a higher peak counts at once, a lower one in part."""
     return peak_bytes if peak_bytes >= before else before - (before - peak_bytes) // PEAK_PARTS
+
+
+def promised_bytes(peak_bytes: int) -> int:
+    """To a worker of a key whose peak was learnt."""
+    return math.ceil(peak_bytes * HEADROOM)
 
 
 def key_matches(settings: PoolSettings, key: str) -> bool:

@@ -33,7 +33,13 @@ def test_a_pool_with_its_keys(visit: Visit, node: Broker, api: httpx.Client) -> 
     page = visit.sign_in(at="#/pools")
     row = visit.row("Pools", "tiles")
     expect(row).to_contain_text("running")
+    expect(row).to_contain_text("1 consumer", timeout=15_000)
+    expect(row).to_contain_text("/s")
     row.get_by_role("link").click()
+    totals = page.get_by_role("list", name="Requests and workers")
+    expect(totals).to_contain_text("Waiting2")
+    expect(totals).to_contain_text("come by themselves")
+    expect(page.get_by_role("img", name=re.compile("^Requests, last 10 minutes"))).to_be_visible()
     expect(visit.row("Keys", "42")).to_contain_text("waiting", timeout=15_000)
     expect(visit.row("Keys", "42")).to_contain_text("2")
     expect(visit.row("Keys", "a/b")).to_contain_text("busy", timeout=15_000)
@@ -150,6 +156,7 @@ def test_words_about_keys(visit: Visit, api: httpx.Client) -> None:
     visit.sure("Stop key a/b", "Stop")
     visit.told("The workers of key a/b end.")
     expect(visit.row("Keys", "a/b")).to_contain_text("idle")
+    page.evaluate("scrollTo(0, 0)")  # the bar above lies over nothing
     assert not violations(page)
     page.set_viewport_size({"width": 360, "height": 740})
     visit.fits()
@@ -245,3 +252,87 @@ def test_places_with_their_room(started: PoolNodes, browser: Browser) -> None:
         place.get_by_role("link").click()
         expect(page.get_by_role("heading", name="a", exact=True)).to_be_visible()
         visit.assert_quiet()
+
+
+def test_keys_as_a_strip(visit: Visit, node: Broker, api: httpx.Client) -> None:
+    api.put("pools/%2F/striped", json={}).raise_for_status()
+    connection = pika.BlockingConnection(pika.URLParameters(node.url))
+    channel = connection.channel()
+    for number in range(12):
+        channel.basic_publish("striped", f"key{number:02}", b"x")
+    channel.basic_publish("striped", "key07", b"x")
+    channel.basic_consume("striped-req-key03", lambda *_: None)
+    eventually(
+        "all is told", lambda: api.get("pools/%2F/striped/keys").json()["by_state"] == {"waiting": 11, "busy": 1}
+    )
+    page = visit.sign_in(at="#/pools/%2F/striped")
+    strip = page.get_by_role("group", name=re.compile("^12 keys, the largest first"))
+    expect(strip.locator(".bar")).to_have_count(12)
+    expect(strip.locator(".bar.busy")).to_have_attribute("title", "key03: busy, 1 consumer, 0 waiting, 1 held")
+    expect(strip.locator(".bar").first).to_have_attribute("title", "key07: waiting, 0 consumers, 2 waiting, 0 held")
+    panel = page.locator("section").filter(has=page.get_by_role("heading", name="Keys at a glance"))
+    expect(panel).to_contain_text("busy 1")
+    expect(panel).to_contain_text("waiting 11")
+    assert not violations(page)
+    strip.focus()
+    page.keyboard.press("ArrowRight")
+    expect(panel).to_contain_text("key07 waiting")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name="striped-req-key07")).to_be_visible()
+    page.go_back()
+    strip.locator(".bar.busy").click()
+    expect(page.get_by_role("heading", name="striped-req-key03")).to_be_visible()
+    connection.close()
+
+
+def test_a_strip_of_many_keys_has_few_bars(visit: Visit, node: Broker, api: httpx.Client) -> None:
+    api.put("pools/%2F/crowded", json={}).raise_for_status()
+    connection = pika.BlockingConnection(pika.URLParameters(node.url))
+    channel = connection.channel()
+    for number in range(450):
+        channel.basic_publish("crowded", str(number), b"x")
+    eventually("all is told", lambda: api.get("pools/%2F/crowded/keys").json()["by_state"].get("waiting") == 450)
+    page = visit.sign_in(at="#/pools/%2F/crowded")
+    strip = page.get_by_role("group", name=re.compile("^450 keys"))
+    bars = strip.locator(".bar")
+    expect(strip.locator(".bar.rest")).to_be_visible()
+    shown = bars.count() - 1
+    assert 100 <= shown <= 200
+    expect(strip.locator(".bar.rest")).to_have_text(f"+{450 - shown}")
+    page.set_viewport_size({"width": 360, "height": 740})
+    visit.fits()
+    page.wait_for_function("() => document.querySelectorAll('.strip .bar').length < 60")
+    expect(strip.locator(".bar.rest")).to_have_text(f"+{450 - (bars.count() - 1)}")
+    connection.close()
+
+
+def test_starts_and_ends_are_drawn_with_their_reasons(built: None, browser: Browser, tmp_path: Path) -> None:
+    with running(PoolNodes(tmp_path, "a")) as nodes, nodes.caller() as caller:
+        nodes.declare()
+        caller.call("42", timeout_s=60)
+        (worker,) = nodes.processes()
+        nodes.processes()[worker].kill()
+        history = "pools/%2F/core/history"
+        eventually("it is gone", lambda: "exited" in [one["event"] for one in nodes.api("GET", history).json()])
+        with visiting(browser, f"http://127.0.0.1:{nodes.ports['a']}") as visit:
+            page = visit.sign_in(at="#/pools/%2F/core")
+            line = page.get_by_role("group", name=re.compile("starts? (or|and) ends? of [12] workers?"))
+            expect(line).to_be_visible()
+            line.focus()
+            page.keyboard.press("Home")
+            panel = page.locator("section").filter(has=page.get_by_role("heading", name="Starts and ends of workers"))
+            expect(panel).to_contain_text(f"{worker} (key 42) at a was ordered")
+            page.keyboard.press("ArrowRight")
+            expect(panel).to_contain_text(f"{worker} (key 42) at a is ready, ")
+            page.keyboard.press("ArrowRight")
+            expect(panel).to_contain_text(f"{worker} (key 42) at a is gone: it ended by itself, exit status ")
+            panel.get_by_text("As a table").click()
+            expect(visit.row("Starts and ends", "it ended by itself")).to_contain_text(worker)
+            expect(page.get_by_role("list", name="Requests and workers")).to_contain_text("Workers")
+            assert not violations(page)
+            page.emulate_media(color_scheme="dark")
+            assert not violations(page)
+            assert not out_of_reach(page)
+            page.set_viewport_size({"width": 360, "height": 740})
+            visit.fits()
+            visit.assert_quiet()

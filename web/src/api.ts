@@ -362,6 +362,9 @@ export interface Pool {
   exchange: string;
   groups: number;
   workers: number;
+  /** As the controller said last; none of a pool that starts none. */
+  workers_by_state: Counted;
+  message_stats: Counted;
   consumers: number;
   waiting: number;
   held: number;
@@ -370,8 +373,14 @@ export interface Pool {
   oldest_s: number | null;
   dead: number;
   poison: number;
-  settings: Record<string, number | string>;
+  settings: Record<string, unknown>;
 }
+
+/** States of workers, in the order of a life. */
+export const WORKER_STATES = ["wanted", "starting", "spare", "ready", "busy", "retiring", "stopping"];
+
+/** Whether the pool has its workers started. */
+export const starts = (pool: Pool): boolean => pool.template !== "" && pool.template !== "noop";
 
 export interface PoolGroup {
   key: string;
@@ -379,6 +388,8 @@ export interface PoolGroup {
   queue: string;
   generation: number;
   pinned: boolean;
+  /** Of a worker of the key; null: not known. */
+  memory_bytes: number | null;
   /** Why workers of the key cannot be started; empty: they can. */
   failed_why: string;
   waiting: number;

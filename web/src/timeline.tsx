@@ -75,7 +75,7 @@ export function TimelinePanel(props: { title: string; live: Live<Page<Entry>>; n
   );
 }
 
-function useWidth() {
+export function useWidth() {
   const box = useRef<HTMLDivElement>(null);
   const [width, setWidth] = useState(0);
   useEffect(() => {

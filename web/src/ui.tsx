@@ -30,6 +30,17 @@ export function Empty(props: Children & { title: string }) {
   );
 }
 
+/** A figure of a row of them. */
+export function Tile(props: { name: string; value: string; sub?: string; href?: string }) {
+  return (
+    <li class="tile">
+      <span class="tile-name">{props.href ? <a href={props.href}>{props.name}</a> : props.name}</span>
+      <strong>{props.value}</strong>
+      <small>{props.sub}</small>
+    </li>
+  );
+}
+
 /** What is to be said before, or instead of, the document. */
 export function Waiting({ live }: { live: Live<unknown> }) {
   if (live.error) return <p class={live.value === undefined ? "note bad" : "note"}>{live.value === undefined ? live.error : `Not up to date: ${live.error}`}</p>;
@@ -386,9 +397,10 @@ export function Sure(props: { button: string; question: string; detail: string; 
   );
 }
 
-export function Facts(props: { of: [string, ComponentChildren][] }) {
+/** `many`: short ones, in columns. */
+export function Facts(props: { of: [string, ComponentChildren][]; many?: boolean }) {
   return (
-    <dl class="facts">
+    <dl class={props.many ? "facts many" : "facts"}>
       {props.of.map(([name, value]) => (
         <div key={name}>
           <dt>{name}</dt>

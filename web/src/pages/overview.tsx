@@ -5,7 +5,7 @@ import { Chart } from "../chart";
 import { bytes, number, perSecond, plural, span } from "../format";
 import { link, useLive } from "../live";
 import { useRange } from "../range";
-import { Empty, Panel, Pill, Table, Waiting } from "../ui";
+import { Empty, Panel, Pill, Table, Tile, Waiting } from "../ui";
 
 export const DEPTHS: Line[] = [
   { label: "ready", field: "messages_ready", colour: 1 },
@@ -74,16 +74,6 @@ export function OverviewPage({ me }: { me: Me }) {
         </>
       )}
     </>
-  );
-}
-
-function Tile(props: { name: string; value: string; sub?: string; href?: string }) {
-  return (
-    <li class="tile">
-      <span class="tile-name">{props.href ? <a href={props.href}>{props.name}</a> : props.name}</span>
-      <strong>{props.value}</strong>
-      <small>{props.sub}</small>
-    </li>
   );
 }
 

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from clusterbroker.broker.http.auth import basic, is_loopback
-from clusterbroker.broker.management import delayed, messages, pool_reasons, pool_requests
+from clusterbroker.broker.management import delayed, messages, pool_history, pool_reasons, pool_requests
 from clusterbroker.broker.management.amqp_operations import ACTS
 from clusterbroker.broker.management.operations import OPERATIONS
 from clusterbroker.broker.management.reads import READS
@@ -227,7 +227,13 @@ async def test_the_schema_has_every_path_and_the_page_lists_them(client: Client)
     sessions = {("POST", "/api/login"), ("POST", "/api/logout")}
     metrics = {("GET", path) for path in ("/metrics", "/metrics/per-object", "/metrics/detailed")}
     tables = {("GET", read.path) for read in READS}
-    questions = (*messages.QUESTIONS, *delayed.QUESTIONS, *pool_requests.SEARCHES, *pool_reasons.EXPLAINS)
+    questions = (
+        *messages.QUESTIONS,
+        *delayed.QUESTIONS,
+        *pool_requests.SEARCHES,
+        pool_reasons.REASONS,
+        pool_history.HISTORY,
+    )
     tables |= {(one.method, one.path) for one in (*WRITES, *ACTS, *OPERATIONS, *questions)}
     assert declared == tables | sessions | metrics
     page = await client.http.get("/api")

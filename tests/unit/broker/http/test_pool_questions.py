@@ -136,3 +136,103 @@ async def test_places_are_asked_for_by_those_who_may_see_nodes_and_keys_by_those
         assert (queues.asked[-1].places, queues.asked[-1].keys) == (places, keys), name
     (await queues.client.get(f"{BASE}/reasons?key=1", user="guest")).raise_for_status()
     assert queues.asked[-1].keys == ("1",)
+
+
+# -- history ------------------------------------------------------------------------------------------------------
+
+ENTRY = {
+    "at_ms": 1_795_290_640_000, "event": "started", "worker": "w9-0", "place": "n1", "why": "", "detail": "",
+    "exit_status": None, "peak_bytes": 0, "took_ms": None, "was_ready": None,
+}  # fmt: skip
+
+
+def remembers(*keys: str | None, why: str = "") -> Callable[[Request, str], Answer | None]:
+    """Of a controller that tells of a start of each, whatever it is asked for; the newest first."""
+
+    def told(request: Request, _: str) -> Answer:
+        entries = [ENTRY | {"number": number, "key": key, "why": why} for number, key in enumerate(keys, 1)][::-1]
+        explained = {"since_ms": 1_795_290_000_000, "entries": entries}
+        return {"result": encode(Result("n1", request.queue_id, "", 0, 0, 0, explained=explained))}
+
+    return told
+
+
+async def test_a_history_is_a_list_as_all_lists_and_says_where_it_begins(queues: Queues) -> None:
+    queues.answers = remembers("1", None, "3")
+    found = (await queues.client.get(f"{BASE}/history")).raise_for_status().json()
+    assert [(one["number"], one["event"], one.get("key")) for one in found] == [
+        (3, "started", "3"), (2, "started", None), (1, "started", "1"), (0, "began", None),
+    ]  # fmt: skip
+    assert found[-1]["at_ms"] == 1_795_290_000_000
+    assert {one["at"][:10] for one in found} == {"2026-11-21"}
+    assert queues.asked[-1].what == "history"
+    page = (await queues.client.get(f"{BASE}/history?page=2&page_size=2&columns=key")).raise_for_status().json()
+    assert (page["items"], page["total_count"]) == ([{"key": "1"}, {}], 4)
+    named = (await queues.client.get(f"{BASE}/history?name=3")).raise_for_status().json()
+    assert [one["number"] for one in named] == [3]
+    first = (await queues.client.get(f"{BASE}/history?cursor=&limit=3")).raise_for_status().json()
+    second = (await queues.client.get(f"{BASE}/history?limit=3&cursor={first['next']}")).raise_for_status().json()
+    assert ([one["number"] for one in second["items"]], second["next"]) == ([0], None)
+
+
+async def test_who_may_not_read_a_key_does_not_hear_of_its_workers(queues: Queues) -> None:
+    place = queues.client.place
+    place.must(user("few", "management"))
+    place.must(c.SetPermission(user="few", vhost="/", configure="", write="", read="^core-req-[23]$"))
+    queues.answers = remembers("1", None, "3", why="room for '1'")
+    found = (await queues.client.get(f"{BASE}/history", user="few")).raise_for_status().json()
+    assert [(one["number"], one.get("why")) for one in found] == [(3, "room for another key"), (0, None)]
+    assert queues.asked[-1].keys == ("2", "3")
+
+
+async def test_without_a_controller_that_knows_the_question_there_is_no_history(queues: Queues) -> None:
+    for text in (UNKNOWN_WHAT, ""):
+        refused = OrderError("refused", text) if text else {"unavailable": "nobody leads it"}
+        queues.answers = lambda *_, refused=refused: refused  # type: ignore[misc]
+        answer = await queues.client.get(f"{BASE}/history")
+        assert (answer.status_code, answer.json()["reason"]) == (503, NO_CONTROLLER)
+    assert (await queues.client.get(f"{BASE}/history?page=0")).status_code == 400
+
+
+# -- lists of requests --------------------------------------------------------------------------------------------
+
+
+async def test_requests_are_listed_by_parts_of_keys_and_in_columns(queues: Queues) -> None:
+    queues.client.place.must(
+        c.RequireGroups(pool_id=queues.pool.pool_id, epoch=_epoch(queues), keys=("Ab", "abc")),
+    )
+    groups = queues.client.place.replica.map.pools.groups(queues.pool.pool_id)
+    queues.keys = {group.queue_id: group.key for group in groups}
+    queues.asked.clear()
+    found = (await queues.client.get(f"{BASE}/requests?name=aB&columns=key,state")).raise_for_status().json()
+    assert found["items"] == [{"state": "waiting", "key": "Ab"}, {"state": "waiting", "key": "abc"}]
+    assert {queues.keys[one.queue_id] for one in queues.asked if one.queue_id in queues.keys} == {"Ab", "abc"}
+    found = (await queues.client.get(f"{BASE}/requests?name=%5E.b%24&use_regex=true")).raise_for_status().json()
+    assert [one["key"] for one in found["items"]] == ["Ab"]
+
+
+async def test_a_key_that_is_not_meant_is_left_out_of_queues_of_all_keys(queues: Queues) -> None:
+    def orphans(request: Request, _: str) -> Answer | None:
+        if request.queue_id != queues.pool.orphans:
+            return None
+        shown = tuple(Shown(seq, "ready", "", False, 0, b"core", key, b"\0\0", b"", 0, 1)
+                      for seq, key in ((1, b"x1"), (2, b"y2")))  # fmt: skip
+        return {"result": encode(Result("n1", request.queue_id, "", 2, 0, 2, shown=shown))}
+
+    queues.answers = orphans
+    found = (await queues.client.get(f"{BASE}/requests?name=Y&state=orphan")).raise_for_status().json()
+    assert [(one["key"], one["state"]) for one in found["items"]] == [("y2", "orphan")]
+
+
+@pytest.mark.parametrize("query", ["page=1", "sort=key", "page_size=5&page=2", "sort_reverse=true"])
+async def test_requests_have_no_pages_and_no_sort(queues: Queues, query: str) -> None:
+    answer = await queues.client.get(f"{BASE}/requests?{query}")
+    assert answer.status_code == 400
+    assert "use limit and cursor" in answer.json()["reason"]
+    assert not queues.asked
+
+
+def _epoch(queues: Queues) -> Any:
+    queue = queues.client.place.replica.map.queue_by_id(queues.pool.orphans)
+    assert queue is not None
+    return queue.epoch

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from clusterbroker.broker.management import metrics, pool_places, pools
+from clusterbroker.broker.management import metrics, pool_groups, pool_places, pools
 from clusterbroker.broker.management.errors import Refused
 from clusterbroker.broker.pools.places import MEMORY
 from clusterbroker.broker.stats import rows
@@ -234,7 +234,7 @@ def test_the_oldest_request_is_that_of_the_longest_waiting_head() -> None:
 
     tell(NOW_MS - 4000, NOW_MS - 9500)
     assert oldest() == (9, 9.5)
-    assert pools.group(world.place.reading(), "/", "core", "1")["oldest_s"] == 4
+    assert pool_groups.group(world.place.reading(), "/", "core", "1")["oldest_s"] == 4
     tell(NOW_MS - 4000, None)
     assert oldest() == (4, 4.0)
     tell(None, None)

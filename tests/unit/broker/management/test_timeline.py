@@ -264,3 +264,18 @@ def test_bounds_hold_and_the_rest_is_whole(steps: list[int]) -> None:
         assert all(isinstance(move, Moved) for move in line.moves())
     finally:
         timeline.MOVES_MAX, timeline.QUEUE_MAX = most, most_of_one  # type: ignore[misc]
+
+
+def test_a_cursor_reaches_where_the_record_begins() -> None:
+    place = Place()
+    place.must(user("guest", "administrator"))
+    place.replica.timeline.began(place.replica.map, NOW_MS)
+    member = NodeId("n2")
+    place.must(c.AddMember(name=member, address="x:1"))
+    reading, cursor = place.reading(), ""
+    found: list[int] = []
+    while cursor is not None:
+        part = answer(moves.listing(reading), Wish(cursor=cursor, page_size=1))
+        found += [one["number"] for one in part["items"]]  # type: ignore[call-overload,index]
+        cursor = part["next"]  # type: ignore[call-overload]
+    assert found == [1, 0]

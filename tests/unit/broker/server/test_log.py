@@ -9,11 +9,15 @@ from typing import Any
 import pytest
 from server_support import Lines, until
 
+from clusterbroker.broker.pools.known import Started
 from clusterbroker.broker.server import log as log_module
 from clusterbroker.broker.server.counting import node_row
 from clusterbroker.broker.server.log import BURST, Held, NodeLog, library, structured
 from clusterbroker.broker.wire.amqp091 import methods
 from clusterbroker.broker.wire.amqp091.errors import connection_forced, internal_error, not_found
+from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.cluster.wiring.pool_entities import NO_KEY
+from tests.unit.broker.management.set_up import Place
 
 
 def test_a_flood_is_held_back_and_counted() -> None:
@@ -145,3 +149,20 @@ async def test_reads_and_turns_name_who_held_the_loop(
     assert node_row(shell, 0, 0.0).loop_held == shell.held.count
     shell.clock.jumps += 3
     assert node_row(shell, 0, 0.0).clock_jumps == shell.clock.jumps >= 3
+
+
+def test_workers_and_places_of_pools() -> None:
+    lines = Lines()
+    log = NodeLog(lines)
+    place = Place()
+    (applied,) = place.apply(c.DeclarePool(vhost="/", name="core", template="core"))
+    pool = applied.result
+    log.worker_ready(pool, Started("42", "w1-0", "a", 1.5))
+    log.worker_ready(pool, Started(NO_KEY, "w2-0", "a", 0.25))
+    log.place_lost(pool, "b", 3)
+    assert lines.lines == [
+        ("info", "worker.ready",
+         {"vhost": "/", "pool": "core", "worker": "w1-0", "key": "42", "place": "a", "took_ms": 1500}),
+        ("info", "worker.ready", {"vhost": "/", "pool": "core", "worker": "w2-0", "place": "a", "took_ms": 250}),
+        ("warning", "place.lost", {"vhost": "/", "pool": "core", "place": "b", "workers": 3}),
+    ]  # fmt: skip

@@ -71,6 +71,8 @@ class Story:
         self.alerts: list[tuple[bool, str, str]] = []
         self.failing: list[tuple[str, str]] = []
         self.leaving: list[tuple[str, bool, str]] = []
+        self.ready: list[tuple[str, str]] = []
+        self.lost_places: list[tuple[str, int]] = []
         self.forgives = False
         """Whether mistakes of ours are told in `mistakes` and not raised."""
         self.mistakes: list[tuple[str, int, BaseException]] = []
@@ -86,6 +88,12 @@ class Story:
 
     def workers_leave(self, pool: Any, revoked: bool, workers: Any, why: str) -> None:
         self.leaving += [(worker, revoked, why) for worker in workers]
+
+    def worker_ready(self, pool: Any, one: Any) -> None:
+        self.ready.append((one.worker_id, one.key))
+
+    def place_lost(self, pool: Any, place: str, workers: int) -> None:
+        self.lost_places.append((place, workers))
 
     def crashed(self, peer: str, error: BaseException) -> None:
         self._mistake(peer, 0, error)
