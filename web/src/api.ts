@@ -369,6 +369,7 @@ export interface Pool {
   waiting: number;
   held: number;
   orphans: number;
+  delayed: number;
   /** For how long the oldest waiting request waits; null: none waits. */
   oldest_s: number | null;
   dead: number;

@@ -1,4 +1,4 @@
-import type { Exchange, Me, Page, Pool, PoolGroup, PoolPlace, PoolWorker } from "../api";
+import type { Me, Page, Pool, PoolGroup, PoolPlace, PoolWorker } from "../api";
 import { WORKER_STATES, count, del, may, path, post, rate, starts } from "../api";
 import type { Line } from "../chart";
 import { Chart } from "../chart";
@@ -122,7 +122,6 @@ export function PoolPage({ me, vhost, name }: { me: Me; vhost: string; name: str
   const pool = live.value;
   const glance = useLive<Glance>(`${at}/keys`, pool && pool.groups > MANY ? SELDOM_MS : undefined);
   const history = useLive<PoolEvent[]>(pool && starts(pool) ? `${at}/history` : "");
-  const delayed = useLive<Exchange>(pool ? `exchanges/${path(vhost, `${pool.exchange}-delayed`)}` : "");
   const found = groups.value;
   const paused = pool?.state === "paused";
   const commands = may(me, "administrator");
@@ -202,7 +201,7 @@ export function PoolPage({ me, vhost, name }: { me: Me; vhost: string; name: str
             of={[
               ["Without a queue yet", number(pool.orphans)],
               ["Dead, to be answered", number(pool.dead)],
-              ["Put off", <a href={link("delayed", vhost, `${pool.exchange}-delayed`)}>{number(delayed.value?.messages_delayed)}</a>],
+              ["Put off", <a href={link("delayed", vhost, `${pool.exchange}-delayed`)}>{number(pool.delayed)}</a>],
               ["Poison", <a href={link("queues", vhost, `${pool.exchange}-poison`)}>{number(pool.poison)}</a>],
               ["Controller", pool.controller ?? "none: new keys wait"],
               ["Publish to", <code>{pool.exchange}</code>],
