@@ -78,11 +78,11 @@ class Template(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     command: tuple[str, ...] = ()
     """Program and arguments, a list; run without a shell. The argument "{key}" is the worker's key."""
     directory: str = ""
-    """Working directory of a worker; empty: "/"."""
+    """Working directory of a worker; empty: "/", or the image's (docker, kubernetes)."""
     environment: dict[str, str] = {}
     """More variables of a worker; none may begin with WORKER_."""
     env_pass: tuple[str, ...] = ENV_PASS
-    """Variables of the node's environment that a worker inherits (subprocess)."""
+    """Variables of the node's environment that a worker inherits (subprocess, systemd)."""
     user: str = ""
     """The worker's user; empty: the node's own (subprocess), the manager's (systemd), the image's (docker, kubernetes).
     Root only if it says "root". A number for kubernetes."""
@@ -103,7 +103,7 @@ class Template(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     output_bytes_max: int = 1 << 20
     """Kept of a worker's output, in two files of half this size each (subprocess); 0: nothing."""
     on_node_exit: Literal["kill", "keep"] = "kill"
-    """Whether workers end with their node's process, or go on and are adopted by the next one."""
+    """Whether workers end with their node's process, or go on and are adopted by the next one (all but kubernetes)."""
     update: Literal["rolling", "none"] = "rolling"
     """Whether workers are replaced one by one when what they run has changed, or go on until they end otherwise."""
     surge: int = 1
@@ -113,7 +113,8 @@ class Template(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     properties: dict[str, bool | int | str] = {}
     """More properties of a unit, of those that are allowed (systemd)."""
     unit: str = ""
-    """A template unit, "core@.service", in the place of command (systemd)."""
+    """A template unit, "core@.service", in the place of command; its file has its user, directory and limits
+    (systemd)."""
     bus: Literal["system", "user"] = "user"
     """The manager that is asked (systemd)."""
     image: str = ""
