@@ -120,6 +120,9 @@ class NodeConfig(BaseSettings):
     they may find another member then, and it begins again."""
     advertised_amqp: str = ""
     """AMQP addresses that clients are told, separated by commas; empty: the listeners' own."""
+    worker_authorities: Path | None = None
+    """PEM file with the authorities that sign the certificates of this node and the other members: workers of pools get
+    them (WORKER_AMQP_CA_PEM), and trust no others; empty: those of a worker's system."""
     default_user: str = "guest"
     """User made with a new broker, with all permissions in `default_vhost`; empty: none is made."""
     default_vhost: str = Field(default="/", min_length=1, max_length=255)
@@ -266,6 +269,8 @@ class NodeConfig(BaseSettings):
             audit=self._audit_options(),
             spans=self.otel if self.otel.endpoint else None,
             tls=None if tls.certificate is None else TlsOptions(**{**dict(tls), "certificate": tls.certificate}),
+            advertised_amqp=words(self.advertised_amqp),
+            worker_authorities=self.worker_authorities,
             node=NodeOptions(
                 name=self.name,
                 group_bytes_max=self.journal.group_bytes_max,

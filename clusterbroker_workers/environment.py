@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import socket
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from . import names
-from .connecting import addresses
+from .connecting import addresses, trusting
 
 
 class Misconfigured(Exception):
@@ -30,6 +31,8 @@ class Environment:
     urls: tuple[str, ...]
     prefetch: int
     grace_s: float
+    authorities: ssl.SSLContext | None = None
+    """By which it trusts brokers' certificates; None: those of the system."""
     replica: str = ""
     """Of several workers with one id; empty: there are none."""
 
@@ -43,6 +46,10 @@ class Environment:
             )
         key = variables.get("WORKER_KEY", "")
         url = variables.get("WORKER_AMQP_URIS") or variables.get("WORKER_AMQP_URI") or "amqp://guest:guest@localhost/"
+        try:
+            authorities = trusting(pem=variables.get("WORKER_AMQP_CA_PEM", ""))
+        except ValueError as error:
+            raise Misconfigured(f"WORKER_AMQP_CA_PEM: {error}") from error
         return cls(
             spare=variables.get("WORKER_SPARE") == "1",
             id=variables.get("WORKER_ID") or f"{socket.gethostname()}-{os.getpid()}",
@@ -53,6 +60,7 @@ class Environment:
             urls=addresses(url),
             prefetch=int(_number(variables, "WORKER_PREFETCH", 1, least=1)),
             grace_s=_number(variables, "WORKER_GRACE_S", 30, least=0),
+            authorities=authorities,
             replica=variables.get("WORKER_REPLICA", ""),
         )
 

@@ -15,6 +15,7 @@ import asyncio
 import concurrent.futures
 import contextlib
 import datetime
+import os
 import threading
 import time
 import uuid
@@ -31,7 +32,7 @@ from aiormq.exceptions import ChannelAccessRefused
 
 from . import headers as h
 from . import names
-from .connecting import GONE, Dialler, SignInRefused, addresses
+from .connecting import GONE, Dialler, SignInRefused, Untrusted, addresses, trusting
 from .errors import UNSERVED, CallTimeout, Unserved, Unsure, WorkerFailed
 
 T = TypeVar("T")
@@ -149,12 +150,19 @@ class Pool:
     """A pool, as its callers see it. Use it from any thread or loop; make one for a process.
 
     `url`: an address, several with commas, or a sequence of them; the next one is taken when one fails.
-    `name`: of the pool. Nothing is connected before the first call. Close it, or use it with `with`.
+    `name`: of the pool. `ca`: PEM file with the authorities by which certificates of `amqps` addresses are trusted, and
+    no others; without it those of the system. Nothing is connected before the first call. Close it, or use it with
+    `with`.
     """
 
-    def __init__(self, url: str | Sequence[str], name: str) -> None:
+    def __init__(self, url: str | Sequence[str], name: str, *, ca: str | os.PathLike[str] = "") -> None:
+        """Raises ValueError for what is no address, and for a `ca` that cannot be used."""
         self.name = name
-        self._dialler = Dialler(addresses(url), {"connection_name": f"caller of {name}"})
+        try:
+            authorities = trusting(file=ca)
+        except ValueError as error:
+            raise ValueError(f"ca {ca}: {error}") from error
+        self._dialler = Dialler(addresses(url), {"connection_name": f"caller of {name}"}, authorities)
         self._start = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -187,7 +195,8 @@ class Pool:
         sticky       an answer of before, or a worker's id: that worker is to do it, if it is there and has room within
                      a second; else any worker of the key
 
-        Raises Unserved, WorkerFailed, CallTimeout, Unsure. Not from a running loop: there `call_async`.
+        Raises Unserved, WorkerFailed, CallTimeout, Unsure; PermissionError, and ConnectionError where no certificate is
+        trusted. Not from a running loop: there `call_async`.
         """
         question = _question(key, body, timeout_s, path, headers, after_s, content_type, priority, sticky)
         return self._submit(self._ask(question, idempotent)).result()
@@ -329,6 +338,8 @@ class Pool:
                 connection = await self._dialler.dial()
             except SignInRefused as error:
                 raise PermissionError(f"the broker refuses the user: {error}") from error
+            except Untrusted as error:
+                raise ConnectionError(str(error)) from error
             line = _Line(connection)
             try:
                 await line.open(self.name)

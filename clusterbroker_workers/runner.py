@@ -11,7 +11,7 @@ delivery that it answers: when the connection is lost, what is computed until th
 of the same request that comes back to this process, which then is not computed twice.
 
 Exit statuses: 0 drained; 1 TERM, and requests still at work after WORKER_GRACE_S (they come again); 70 `load` failed;
-77 the broker refuses the user (revoked).
+77 the broker refuses the user (revoked); 78 no broker has a certificate that is trusted.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from aio_pika.abc import AbstractChannel, AbstractIncomingMessage
 
 from . import headers as h
 from . import names
-from .connecting import GONE, Dialler, SignInRefused
+from .connecting import GONE, Dialler, SignInRefused, Untrusted
 from .environment import Environment
 from .errors import Busy, Fail, Retry
 from .progress import Progress
@@ -47,6 +47,7 @@ EXIT_DRAINED: Final = 0
 EXIT_CUT_SHORT: Final = 1
 EXIT_LOAD_FAILED: Final = 70
 EXIT_REFUSED: Final = 77
+EXIT_UNTRUSTED: Final = 78
 
 logger = logging.getLogger("clusterbroker_workers")
 
@@ -85,7 +86,7 @@ class Runner:
         told = {"connection_name": f"worker {name}", "worker-id": environment.id}
         if environment.replica:
             told["worker-replica"] = environment.replica
-        self._dialler = Dialler(environment.urls, told)
+        self._dialler = Dialler(environment.urls, told, environment.authorities)
         self._threads = ThreadPoolExecutor(environment.prefetch, thread_name_prefix="handler")
         self._stop = asyncio.Event()
         self._loaded = False
@@ -129,6 +130,9 @@ class Runner:
         except SignInRefused as error:
             logger.error("the broker refuses worker %s: %s", self._environment.id, error)
             return EXIT_REFUSED
+        except Untrusted as error:
+            logger.error("%s", error)
+            return EXIT_UNTRUSTED
         try:
             async with connection:
                 lost = asyncio.Event()
@@ -420,4 +424,4 @@ def configure_log() -> None:
     handler.setFormatter(Lines())
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     for noisy in ("aiormq", "aio_pika"):
-        logging.getLogger(noisy).setLevel(logging.ERROR)
+        logging.getLogger(noisy).setLevel(logging.CRITICAL)  # what they tell of lost connections is told here as well

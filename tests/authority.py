@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Sequence
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-_LOOPBACK = ip_address("127.0.0.1")
+LOCALHOST = x509.DNSName("localhost")
+NAMES = (LOCALHOST, x509.IPAddress(ip_address("127.0.0.1")))
 
 
 class Authority:
@@ -27,7 +29,9 @@ class Authority:
     def __getitem__(self, name: str) -> Path:
         return self.directory / f"{name}.pem"
 
-    def make(self, common: str, days: float = 1 / 24, file: str = "", key: Any = None) -> str:
+    def make(
+        self, common: str, days: float = 1 / 24, file: str = "", key: Any = None, names: Sequence[Any] = NAMES
+    ) -> str:
         """A certificate and its key under that file's name, from now on for so many days; its serial number in
         hexadecimal."""
         is_root = key is not None
@@ -43,9 +47,7 @@ class Authority:
             .not_valid_before(now - datetime.timedelta(hours=1))
             .not_valid_after(now + datetime.timedelta(days=days))
             .add_extension(x509.BasicConstraints(ca=is_root, path_length=None), critical=True)
-            .add_extension(
-                x509.SubjectAlternativeName([x509.DNSName("localhost"), x509.IPAddress(_LOOPBACK)]), critical=False
-            )
+            .add_extension(x509.SubjectAlternativeName(names), critical=False)
             # RFC 5280 4.2.1.1 to 4.2.1.3, which Python 3.13 verifies by default
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
             .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)

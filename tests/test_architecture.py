@@ -52,6 +52,7 @@ SHELLS = {
     "amqp10/client/management.py": "waits for answers",
     "amqp10/client/shell.py": "a client's socket, clock and chance",
     "amqp10/client/store.py": "a file",
+    "broker/foreman/authorities.py": "reads a file of certificates",
     "broker/foreman/drivers/": "processes, daemons and their sockets",
     "broker/foreman/endpoints.py": "where this place has started workers: a file",
     "broker/foreman/foreman.py": "rounds of a place: waits for drivers",

@@ -126,6 +126,8 @@ def _foreman(options: ServerOptions, log: NodeLog, form: str, level: str) -> For
     assert options.data_dir is not None, "a node that is started has a data directory"
     assert options.pools_file is not None, "the file with its templates"
     words = ["--log-format", form, "--log-level", level]
+    if options.worker_authorities is not None:
+        words += ["--authorities", str(options.worker_authorities.absolute())]
     directory = options.data_dir.absolute() / "workers"
     return ForemanProcess(options.node.name, directory, options.pools_file, log, words)
 

@@ -14,7 +14,9 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from clusterbroker.broker.foreman import endpoints, frames
+import msgspec
+
+from clusterbroker.broker.foreman import authorities, endpoints, frames
 from clusterbroker.broker.foreman.drivers import choice
 from clusterbroker.broker.foreman.drivers.port import Driver, DriverError, Marks, Place, bounded
 from clusterbroker.broker.foreman.reconcile import (
@@ -35,7 +37,7 @@ from clusterbroker.broker.foreman.reconcile import (
     View,
     Wanted,
 )
-from clusterbroker.broker.foreman.spec import BadSpec, WorkerSpec
+from clusterbroker.broker.foreman.spec import BadSpec, WorkerSpec, has_tls
 from clusterbroker.broker.foreman.templates import KEY, Template, fits
 
 AGAIN_S: Final = (1.0, 2.0, 4.0, 8.0, 15.0)
@@ -72,9 +74,10 @@ class Foreman:
         log: Log,
         make: Make = choice.made,
         grace_max_s: float = math.inf,
+        authorities_file: Path | None = None,
     ) -> None:
         """`file`: the templates', for messages. `directory`: for what drivers keep. `log`: level, event, facts.
-        `grace_max_s`: of workers that end with their node."""
+        `grace_max_s`: of workers that end with their node. `authorities_file`: PEM, by which they trust brokers."""
         self.grace_max_s = grace_max_s
         self.launches: dict[str, Wanted] = {}
         self._elsewhere: dict[str, bool] | None = None
@@ -86,6 +89,7 @@ class Foreman:
         self._tell = tell
         self._emit = log
         self._make = make
+        self._authorities_file = authorities_file
         self._fresh = False
         self._unleased_since_ms: int | None = None
         self._mapped = False
@@ -279,6 +283,15 @@ class Foreman:
     def template(self, name: str) -> Template | None:
         return self._templates.get(name)
 
+    def trusting(self, spec: WorkerSpec) -> WorkerSpec:
+        """With the authorities as their file has them now. Raises DriverError."""
+        if self._authorities_file is None or not has_tls(spec):
+            return spec
+        try:
+            return msgspec.structs.replace(spec, ca_pem=authorities.read(self._authorities_file))
+        except authorities.BadAuthorities as error:
+            raise DriverError(str(error)) from error
+
     async def driver(self, template: Template) -> Driver:
         """Raises DriverError."""
         return await self._make(template, self._place, self._directory)
@@ -432,7 +445,7 @@ class _Hand:
         """Raises DriverError. By the template that it was ordered with, or not at all."""
         template = self._foreman.template(spec.template)
         if template is not None and template.version == spec.version:
-            await bounded(driver.name, f"adjust {spec.worker_id}", driver.start(spec, template))
+            await bounded(driver.name, f"adjust {spec.worker_id}", driver.start(self._foreman.trusting(spec), template))
             self._foreman.emit("info", "worker.adjusted", worker=spec.worker_id, pool=spec.pool)
 
     async def _start(self, driver: Driver, action: Start) -> None:
@@ -444,7 +457,8 @@ class _Hand:
             if spec.spare and KEY in template.command:
                 raise BadSpec(f"{spec.worker_id}: a spare has no key yet, and the template's command needs {KEY}")
             self._foreman.starts_at(template)
-            await bounded(driver.name, f"start {spec.worker_id}", driver.start(spec, template))
+            trusting = self._foreman.trusting(spec)
+            await bounded(driver.name, f"start {spec.worker_id}", driver.start(trusting, template))
         except (DriverError, BadSpec, OSError) as error:
             self.books.start_failed(spec.worker_id, now_ms(), str(error))
             self._foreman.emit("warning", "worker.start_failed", worker=spec.worker_id, why=str(error))

@@ -12,6 +12,7 @@ Its node starts it (`broker.server.foreman_process`), and nobody else does:
     --log-format json|console, --log-level LEVEL      as the node has them
     --log-format library          for an embedded broker (`broker.embedded_pools`), as all that follow: lines of
                         `logging`, which needs no extra
+    --authorities FILE  PEM: workers trust the brokers' certificates by them
     --grace-s N         workers have so long at most to end after the node
     --temporary DIR     removed when all is over
     --own-output        workers write where this process does
@@ -121,8 +122,9 @@ async def serve(asked: argparse.Namespace, log: NodeLog) -> int:
             return CONFIG_EXIT
         place = Place(asked.cluster, asked.node, dict(os.environ), own_output=asked.own_output)
         foreman = Foreman(
-            place, directory, templates, str(asked.config), lifeline.tell, log.emit, grace_max_s=asked.grace_s
-        )
+            place, directory, templates, str(asked.config), lifeline.tell, log.emit,
+            grace_max_s=asked.grace_s, authorities_file=asked.authorities,
+        )  # fmt: skip
         lifeline.begin(foreman.hear)
         rounds = loop.create_task(foreman.run())
         ending = loop.create_task(lifeline.over.wait())
@@ -155,6 +157,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--lifeline", type=int, required=True)
     parser.add_argument("--log-format", choices=("json", "console", LIBRARY), default="console")
     parser.add_argument("--log-level", choices=tuple(LEVELS), default="info")
+    parser.add_argument("--authorities", type=Path)
     parser.add_argument("--grace-s", type=float, default=math.inf)
     parser.add_argument("--temporary", type=Path)
     parser.add_argument("--own-output", action="store_true")

@@ -66,6 +66,8 @@ class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True):
     vhost: str = "/"
     uris: tuple[str, ...] = ()
     """AMQP addresses with the worker's own credential inside: a secret, so the representation leaves them out."""
+    ca_pem: str = ""
+    """Certificates of the authorities that it trusts; empty: those of its system."""
 
     def __repr__(self) -> str:
         return f"WorkerSpec({self.worker_id}, pool={self.pool!r}, generation={self.generation}, version={self.version})"
@@ -127,12 +129,18 @@ def told(spec: WorkerSpec) -> dict[str, str]:
 
 
 def secrets(spec: WorkerSpec, *, own_network: bool = False) -> dict[str, str]:
-    """The variables that hold the worker's credential. `own_network`: the worker's loopback addresses are not the
-    node's: they are left out, unless there are no others."""
+    """The variables that hold the worker's credential, and by which authorities it knows to whom it gives that.
+    `own_network`: the worker's loopback addresses are not the node's: they are left out, unless there are no others."""
     if not spec.uris:
         return {}
     uris = [uri for uri in spec.uris if not (own_network and _is_loopback(uri))] or spec.uris
-    return {"WORKER_AMQP_URI": uris[0], "WORKER_AMQP_URIS": ",".join(uris)}
+    found = {"WORKER_AMQP_URI": uris[0], "WORKER_AMQP_URIS": ",".join(uris)}
+    return found | {"WORKER_AMQP_CA_PEM": spec.ca_pem} if spec.ca_pem else found
+
+
+def has_tls(spec: WorkerSpec) -> bool:
+    """Whether one of its addresses is inside TLS."""
+    return any(uri.startswith("amqps:") for uri in spec.uris)
 
 
 def _is_loopback(uri: str) -> bool:

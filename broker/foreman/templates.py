@@ -29,6 +29,7 @@ ENV_PASS: Final = ("PATH", "LANG", "TZ")
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 UNIT: Final = re.compile(r"[A-Za-z0-9:_.\\-]{1,100}@\.service")
+POD_USER: Final = re.compile(r"root|[0-9]{1,10}")
 PROPERTIES: Final[dict[str, type]] = {
     "CPUQuotaPerSecUSec": int,
     "CPUWeight": int,
@@ -77,14 +78,14 @@ class Template(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     command: tuple[str, ...] = ()
     """Program and arguments, a list; run without a shell. The argument "{key}" is the worker's key."""
     directory: str = ""
-    """Working directory of a worker; empty: "/"."""
+    """Working directory of a worker; empty: "/", or the image's (docker, kubernetes)."""
     environment: dict[str, str] = {}
     """More variables of a worker; none may begin with WORKER_."""
     env_pass: tuple[str, ...] = ENV_PASS
-    """Variables of the node's environment that a worker inherits (subprocess)."""
+    """Variables of the node's environment that a worker inherits (subprocess, systemd)."""
     user: str = ""
-    """The worker's user; empty: the node's own, which may not be root (subprocess, systemd), or the image's
-    (docker)."""
+    """The worker's user; empty: the node's own (subprocess), the manager's (systemd), the image's (docker, kubernetes).
+    Root only if it says "root". A number for kubernetes."""
     max_workers: int = 0
     """Workers of this pool at this node; 0: as many as memory allows."""
     memory_bytes: int = 0
@@ -102,7 +103,7 @@ class Template(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     output_bytes_max: int = 1 << 20
     """Kept of a worker's output, in two files of half this size each (subprocess); 0: nothing."""
     on_node_exit: Literal["kill", "keep"] = "kill"
-    """Whether workers end with their node's process, or go on and are adopted by the next one."""
+    """Whether workers end with their node's process, or go on and are adopted by the next one (all but kubernetes)."""
     update: Literal["rolling", "none"] = "rolling"
     """Whether workers are replaced one by one when what they run has changed, or go on until they end otherwise."""
     surge: int = 1
@@ -112,7 +113,8 @@ class Template(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     properties: dict[str, bool | int | str] = {}
     """More properties of a unit, of those that are allowed (systemd)."""
     unit: str = ""
-    """A template unit, "core@.service", in the place of command (systemd)."""
+    """A template unit, "core@.service", in the place of command; its file has its user, directory and limits
+    (systemd)."""
     bus: Literal["system", "user"] = "user"
     """The manager that is asked (systemd)."""
     image: str = ""
@@ -208,6 +210,8 @@ def _check(where: str, read: Template) -> None:
         raise BadTemplate(f"{where}.command: {read.driver} has nothing to run: give it a command")
     if read.driver in ("docker", "kubernetes") and not read.image:
         raise BadTemplate(f"{where}.image: {read.driver} has nothing to run: name an image")
+    if read.driver == "kubernetes" and read.user and POD_USER.fullmatch(read.user) is None:
+        raise BadTemplate(f'{where}.user: kubernetes knows users by their numbers: write user = "1000", or "root"')
     for name, value in read.properties.items():
         if name not in PROPERTIES:
             raise BadTemplate(f"{where}.properties: {name} is not allowed: use {', '.join(PROPERTIES)}")

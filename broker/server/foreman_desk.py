@@ -23,6 +23,7 @@ from clusterbroker.broker.foreman.spec import Scale, WorkerSpec
 from clusterbroker.broker.pools.messages import PlaceTold, TemplateTold, WorkerTold
 from clusterbroker.broker.pools.places import InUse, share
 from clusterbroker.broker.server.replicas import Replicas
+from clusterbroker.broker.server.worker_addresses import worker_addresses
 from clusterbroker.cluster.ids import LOCAL_NODE, Incarnation, NodeId
 from clusterbroker.cluster.wiring.commands import WorkersGone
 from clusterbroker.cluster.wiring.pool_commands import Ended
@@ -44,11 +45,6 @@ WANTS_MAX_S: Final = 0.5
 TEXT_MAX: Final = 1000
 NUMBER_MAX: Final = 1 << 62
 EXIT_MAX: Final = (1 << 32) - 1
-ANY: Final = {
-    "0.0.0.0": "127.0.0.1",  # noqa: S104 - nobody listens there by it
-    "[::]": "[::1]",
-}
-"""Where a worker of this machine reaches a listener of all addresses."""
 
 
 class ForemanDesk:
@@ -177,20 +173,12 @@ class ForemanDesk:
         )
 
     def _addresses(self) -> list[tuple[str, str]]:
-        """(scheme, host:port): where this node listens, then where clients are told to find it and the other members: a
-        worker in a network of its own reaches no listener of all addresses."""
-        found: dict[tuple[str, str], None] = {}
-        for listener in self._shell.listeners:
-            for bound in listener.addresses:
-                host, _, port = str(bound).rpartition(":")
-                found[listener.protocol, f"{ANY.get(host, host)}:{port}"] = None
+        """(scheme, host:port). A node that is alone is no member, and may be advertised all the same."""
         own = self._shell.node.options.name
-        for member in sorted(self._shell.node.map.alive_members(), key=lambda member: member.name != own):
-            for url in member.amqp:
-                scheme, _, where = url.partition("://")
-                if scheme in ("amqp", "amqps") and where.rpartition(":")[0] not in ANY:
-                    found[scheme, where] = None
-        return list(found)
+        listeners = [(one.protocol, str(bound)) for one in self._shell.listeners for bound in one.addresses]
+        members = {member.name: member.amqp for member in self._shell.node.map.alive_members()}
+        advertised = members.pop(NodeId(own), self._shell.options.advertised_amqp)
+        return worker_addresses(listeners, advertised, members.values())
 
     # -- from the foreman ---------------------------------------------------------------------------------------
 

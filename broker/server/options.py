@@ -110,6 +110,11 @@ class ServerOptions:
     """Log of administrative operations."""
     spans: SpanOptions | None = None
     """Receiver of spans of sampled messages; None: there are none."""
+    advertised_amqp: tuple[str, ...] = ()
+    """URLs that workers of a node that is alone are told beside its listeners; of a member its cluster's options are
+    told to all."""
+    worker_authorities: Path | None = None
+    """PEM file with the authorities by which workers trust the nodes' certificates; None: those of their systems."""
     definitions: Definitions | None = None
     """Imported at the start."""
     pools_file: Path | None = None

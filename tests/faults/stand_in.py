@@ -244,7 +244,8 @@ class Docker(StandIn):
     async def _show(self, request: web.Request) -> web.Response:
         one = self._found(request)
         state = {"Status": self._state(one), "ExitCode": one.exit or 0, "OOMKilled": False, "Error": ""}
-        return web.json_response({"Id": one.name, "State": state})
+        config = {"User": one.facts.get("User", "")}
+        return web.json_response({"Id": one.name, "State": state, "Config": config})
 
     async def _create(self, request: web.Request) -> web.Response:
         config, name = await request.json(), request.query["name"]

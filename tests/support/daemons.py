@@ -1,4 +1,4 @@
-"""Daemons that start workers, started for tests: systemd of a user, podman's service, dockerd.
+"""Daemons that start workers, started for tests: systemd of a user and of a system, podman's service, dockerd.
 
 Their programs come from `scripts/driver-daemons DIR` (Debian's packages, unpacked and not installed); a directory in
 CLUSTERBROKER_DAEMONS, else ~/.cache/clusterbroker/daemons. Each runs in a mount namespace of its own and has all its
@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 PATIENCE_S = 60.0
 IMAGE = "localhost/worker:1"
@@ -83,6 +84,61 @@ def systemd_user(directory: Path) -> tuple[Daemon, str]:
     bus = runtime / "bus"
     daemon = Daemon(directory, script, {"XDG_RUNTIME_DIR": str(runtime)}, bus.exists)
     return daemon, f"unix:path={bus}"
+
+
+_SYSTEM_UNITS = {
+    "sysinit.target": "[Unit]\nDefaultDependencies=no\n",
+    "basic.target": "[Unit]\nDefaultDependencies=no\n",
+    "tests.target": "[Unit]\nDefaultDependencies=no\nRequires=dbus.socket\nAfter=dbus.socket\n",
+    "dbus.socket": "[Unit]\nDefaultDependencies=no\n[Socket]\nListenStream=/run/dbus/system_bus_socket\n",
+    "dbus.service": "[Unit]\nDefaultDependencies=no\nRequires=dbus.socket\n[Service]\nType=notify\n"
+    "ExecStart=/usr/bin/dbus-daemon --system --address=systemd: --nofork --nopidfile --systemd-activation\n",
+}
+
+
+def systemd_system(directory: Path) -> tuple[Daemon, str]:
+    """The manager of a system, as process 1 of a namespace, and the address of its bus. It has the units of
+    `directory/units`, no others, and a cgroup of its own."""
+    for program in (SYSTEMD, Path("/usr/bin/dbus-daemon")):
+        if not program.exists():
+            raise Missing(f"no {program}: install systemd and dbus-daemon")
+    mounts = (line.split() for line in Path("/proc/self/mounts").read_text().splitlines())
+    root = next((words[1] for words in mounts if words[2] == "cgroup2"), "")
+    if not root:
+        raise Missing("no cgroups of version 2 are mounted")
+    (directory / "units").mkdir(exist_ok=True)
+    for name, text in _SYSTEM_UNITS.items():
+        (directory / "units" / name).write_text(text)
+    (bus := directory / "bus").mkdir()
+    (directory / "inside").write_text(
+        f"""set -e
+umount -R /sys/fs/cgroup || true
+mount -t cgroup2 cgroup2 /sys/fs/cgroup
+mount -t proc proc /proc
+mount -t tmpfs tmpfs /run
+mkdir -p /run/dbus
+mount --bind {bus} /run/dbus
+exec env -i container=tests PATH="$PATH" SYSTEMD_UNIT_PATH={directory}/units {SYSTEMD} --system --unit=tests.target \
+    --log-target=console --show-status=0
+"""
+    )
+    script = f"""
+before={root}$(sed -n s/^0:://p /proc/self/cgroup)
+group={root}/clusterbroker-tests-$$
+mkdir $group && echo $$ > $group/cgroup.procs
+unshare --cgroup --pid --fork --kill-child --mount --uts --ipc --net sh {directory}/inside &
+inside=$!
+trap 'kill -9 $inside' TERM
+wait $inside
+wait $inside
+echo $$ > $before/cgroup.procs
+for _ in $(seq 200); do
+    find $group -depth -type d -exec rmdir {{}} + 2>/dev/null && break
+    sleep 0.05
+done
+"""
+    daemon = Daemon(directory, script, {}, (bus / "system_bus_socket").exists)
+    return daemon, f"unix:path={bus}/system_bus_socket"
 
 
 def podman(directory: Path) -> tuple[Daemon, str]:
@@ -235,23 +291,25 @@ def request(
     return json.loads(text.splitlines()[-1]) if text.startswith(("{", "[")) else text
 
 
-def load_image(socket: Path) -> None:
-    """IMAGE: busybox and nothing else, without a registry."""
+def load_image(socket: Path, user: str = "", tag: str = "1") -> None:
+    """IMAGE (or its repository with another tag): busybox and nothing else, without a registry, to run as `user`."""
     busybox = next((programs() / "root").rglob("bin/busybox"))
     made = io.BytesIO()
     with tarfile.open(fileobj=made, mode="w") as tar:
+        for name, mode in (("bin", 0o755), ("tmp", 0o777), ("etc", 0o777)):
+            folder = tarfile.TarInfo(name)
+            folder.type, folder.mode = tarfile.DIRTYPE, mode
+            tar.addfile(folder)
         tar.add(busybox, "bin/busybox")
         for name in ("sh", "sleep", "cat", "env", "true", "id", "tr", "mv"):
             link = tarfile.TarInfo(f"bin/{name}")
             link.type, link.linkname = tarfile.SYMTYPE, "busybox"
             tar.addfile(link)
-        for name in ("tmp", "etc"):
-            folder = tarfile.TarInfo(name)
-            folder.type, folder.mode = tarfile.DIRTYPE, 0o777
-            tar.addfile(folder)
-    told = request(socket, "POST", "/v1.40/images/create?fromSrc=-&repo=localhost/worker&tag=1", made.getvalue())
+    name = f"repo=localhost/worker&tag={tag}"
+    changes = f"&changes=USER%20{quote(user)}" if user else ""
+    told = request(socket, "POST", f"/v1.40/images/create?fromSrc=-&{name}{changes}", made.getvalue())
     image = told.get("id") or told["status"]
-    request(socket, "POST", f"/v1.40/images/{image}/tag?repo=localhost/worker&tag=1")
+    request(socket, "POST", f"/v1.40/images/{image}/tag?{name}")
 
 
 def clear(directory: Path) -> None:

@@ -3,8 +3,9 @@
     python -m tests.support.kubelet http://127.0.0.1:PORT TOKEN
 
 What it has of a kubelet: it binds Pods, waits for Secrets that values refer to, replaces $(NAME) in values and
-arguments as a kubelet does ($$ is $), TERM at a deletion and KILL after its grace, phases and exit codes in the
-status, and the end of a deletion. API server, watch, conflicts, finalizers and owners are the real thing.
+arguments as a kubelet does ($$ is $), users of containers (an image names root), TERM at a deletion and KILL after its
+grace, phases and exit codes in the status, and the end of a deletion. API server, watch, conflicts, finalizers and
+owners are the real thing.
 """
 
 from __future__ import annotations
@@ -23,6 +24,11 @@ from typing import Any
 
 NODE = "stand-in"
 LOOK_S = 0.05
+AS_ROOT = {
+    "reason": "CreateContainerConfigError",
+    "message": 'container has runAsNonRoot and image will run as root (pod: "worker", container: worker)',
+}
+"""As a kubelet has it."""
 
 
 class Api:
@@ -97,11 +103,16 @@ class Kubelet:
                 variables[one["name"]] = base64.b64decode(secret["data"][wanted["key"]]).decode()
             else:
                 variables[one["name"]] = expanded(one.get("value", ""), variables)
+        rights = container.get("securityContext", {})
+        if rights.get("runAsNonRoot") and not rights.get("runAsUser"):
+            self._status(where, {"phase": "Pending", "containerStatuses": [_row({"waiting": AS_ROOT})]})
+            return
         command = [expanded(word, variables) for word in container["command"]]
         path = {"PATH": "/usr/bin:/bin"}
         self._processes[uid] = subprocess.Popen(
-            command, env=path | variables, cwd=container.get("workingDir", "/"), start_new_session=True
-        )
+            command, env=path | variables, cwd=container.get("workingDir", "/"), start_new_session=True,
+            user=rights.get("runAsUser"),
+        )  # fmt: skip
         self._status(where, {"phase": "Running", "containerStatuses": [_row({"running": {}})]})
 
     def _look(self, where: str, pod: Any, uid: str) -> None:

@@ -1,11 +1,13 @@
 """Driver `docker`: a worker is a container of any daemon with Docker's API: dockerd, `podman system service`.
 
-    start     create (name = prefix and worker id, so a second one is refused) -> start
+    start     create (name = prefix and worker id, so a second one is refused) -> its user is not root, or its template
+              says so -> start
     its end   the container stays, with its exit status, until it is removed
 
 TERM goes to the container's first process, KILL ends all. What was created and not started by this foreman is of one
-that died in between: it counts as ended. Variables of a container can be read by all who may use the daemon, and who
-may do that is root of its machine anyway.
+that died in between: it counts as ended. The user is that of the container, which has its image's where the template
+names none: so no image can be another one than was looked at. Variables of a container can be read by all who may use
+the daemon, and who may do that is root of its machine anyway.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from clusterbroker.broker.foreman.drivers.port import (
     Place,
     labels,
 )
+from clusterbroker.broker.foreman.drivers.users import check_root, names_root
 from clusterbroker.broker.foreman.reconcile import OUT_OF_MEMORY, Seen, State
 from clusterbroker.broker.foreman.spec import WorkerSpec, check, secrets, told
 from clusterbroker.broker.foreman.templates import Template
@@ -82,25 +85,41 @@ class Containers:
             return  # a daemon has the name of a container before it has the container
         self._starting.add(spec.worker_id)
         try:
-            if (state := await self._state(spec.worker_id)) is None:
+            if (found := await self._found(spec.worker_id)) is None:
                 await self._create(spec, template)
-                state = "created"
-            if state in NEW:
+                found = await self._found(spec.worker_id)
+            if found is None:
+                raise DriverError(f"docker: start {spec.worker_id}: its container is not there yet: it is tried again")
+            if found["State"]["Status"] in NEW:
+                await self._check_user(spec.worker_id, template, found)
                 await self._client().containers.container(self._name(spec.worker_id)).start()
         except (DockerError, aiohttp.ClientError, OSError) as error:
             raise self._error(f"start {spec.worker_id}", error) from error
         finally:
             self._starting.discard(spec.worker_id)
 
-    async def _state(self, worker_id: str) -> str | None:
+    async def _check_user(self, worker_id: str, template: Template, found: Any) -> None:
+        """Raises DriverError for one that would be root unsaid; it is not left."""
+        user = str(found["Config"].get("User") or "")
+        try:
+            check_root(template, names_root(user), "" if template.user else f", as the image {template.image} says")
+        except DriverError:
+            await self._client().containers.container(self._name(worker_id)).delete(force=True)
+            raise
+
+    async def _found(self, worker_id: str) -> Any | None:
         """None: there is none of this name."""
         try:
-            found = await self._client().containers.get(self._name(worker_id))
+            return await self._client().containers.get(self._name(worker_id))
         except DockerError as error:
             if error.status == ABSENT:
                 return None
             raise
-        return str(found["State"]["Status"])
+
+    async def _state(self, worker_id: str) -> str | None:
+        """None: there is none of this name."""
+        found = await self._found(worker_id)
+        return None if found is None else str(found["State"]["Status"])
 
     async def _create(self, spec: WorkerSpec, template: Template) -> None:
         config = _config(self._place, spec, template)

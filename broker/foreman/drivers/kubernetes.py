@@ -33,6 +33,9 @@ SELECTOR: Final = f"{LABEL}place"
 FINALIZER: Final = "clusterbroker.io/exit-status"
 ABSENT: Final = 404
 CONFLICT: Final = 409
+NOT_ROOT: Final = "container has runAsNonRoot and image "
+"""As a kubelet's message begins (CreateContainerConfigError) about an image whose user is root or no number. The reason
+alone is also that of a Secret which is not there yet."""
 STATES: Final = {"Running": State.RUNNING, "Succeeded": State.EXITED, "Failed": State.EXITED}
 
 
@@ -194,7 +197,9 @@ class Pods:
 def _row(pod: Any) -> Seen:
     state = _state(pod)
     exit_, why = None, ""
-    if state is State.EXITED:
+    if refused := _refused(pod):
+        why = f'{refused}: say user = "1000" (its number) in its template, or "root"'
+    elif state is State.EXITED:
         why = str(pod.status.reason or "")
         for one in pod.status.container_statuses or ():
             if (end := one.state.terminated) is not None:
@@ -215,7 +220,18 @@ def _row(pod: Any) -> Seen:
 def _state(pod: Any) -> State:
     if pod.metadata.deletion_timestamp is not None and not pod.spec.node_name:
         return State.EXITED  # it was never scheduled, so no kubelet ends it: only our finalizer keeps it
+    if _refused(pod):
+        return State.EXITED
     return STATES.get(pod.status.phase, State.STARTING)
+
+
+def _refused(pod: Any) -> str:
+    """Why its kubelet will never start it, though it tries again: it would be root, or nobody knows."""
+    for one in pod.status.container_statuses or ():
+        waiting = one.state.waiting if one.state is not None else None
+        if waiting is not None and str(waiting.message or "").startswith(NOT_ROOT):
+            return str(waiting.message)
+    return ""
 
 
 def _manifest(place: Place, spec: WorkerSpec, template: Template, name: str) -> dict[str, Any]:

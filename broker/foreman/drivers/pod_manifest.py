@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, Final
 
+from clusterbroker.broker.foreman.drivers.users import ROOT
 from clusterbroker.broker.foreman.spec import WorkerSpec, secrets, told
 from clusterbroker.broker.foreman.templates import Template
 
@@ -32,7 +33,7 @@ def pod_spec(spec: WorkerSpec, template: Template, secret: str, more: Sequence[d
             ),
             *more,
         ],
-        "securityContext": {"allowPrivilegeEscalation": False, "privileged": False},
+        "securityContext": {"allowPrivilegeEscalation": False, "privileged": False, **_user(template)},
     }
     if template.command:
         container["command"] = [_plain(word) for word in template.arguments(spec.key)]
@@ -54,6 +55,15 @@ def pod_spec(spec: WorkerSpec, template: Template, secret: str, more: Sequence[d
     if template.service_account:
         pod["serviceAccountName"] = template.service_account
     return pod
+
+
+def _user(template: Template) -> dict[str, Any]:
+    """Of a container: where its template does not name root, a kubelet refuses an image that would be root, or that
+    names its user by a text, whose number nobody knows."""
+    if not template.user:
+        return {"runAsNonRoot": True}
+    uid = 0 if template.user == ROOT else int(template.user)
+    return {"runAsUser": uid, "runAsNonRoot": uid != 0}
 
 
 def secret_data(spec: WorkerSpec) -> dict[str, str]:

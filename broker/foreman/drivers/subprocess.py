@@ -42,7 +42,7 @@ from clusterbroker.broker.foreman.drivers.records import (
     memory,
     processes_of,
 )
-from clusterbroker.broker.foreman.drivers.users import check_root
+from clusterbroker.broker.foreman.drivers.users import check_root, uid_of
 from clusterbroker.broker.foreman.reconcile import OUT_OF_MEMORY, Seen, State
 from clusterbroker.broker.foreman.spec import WorkerSpec, check, secrets, told
 from clusterbroker.broker.foreman.templates import Template
@@ -378,14 +378,9 @@ class Subprocesses:
 
 def _user(template: Template) -> str | None:
     """The user to change to; None: the node's own. Raises DriverError."""
-    check_root(template)
     own = os.geteuid()
-    if not template.user:
-        return None
-    try:
-        wanted = pwd.getpwnam(template.user).pw_uid
-    except KeyError:
-        raise DriverError(f"subprocess: there is no user '{template.user}': make one, or name another") from None
+    wanted = uid_of(template.driver, template.user) if template.user else own
+    check_root(template, wanted == 0)
     if wanted == own:
         return None
     if own != 0:

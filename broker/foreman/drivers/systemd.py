@@ -1,19 +1,22 @@
 """Driver `systemd`: a worker is a transient unit, or an instance of a template unit, of the system's or the user's
 manager.
 
-    start     record (O_EXCL) and environment file (0600) -> StartTransientUnit, or StartUnit("core@ID.service")
+    start     record (O_EXCL) and environment file (0600) -> StartTransientUnit, or StartUnit("core@NAME.service")
+              NAME: prefix of cluster and node, and the id of the launch, as the environment file has it
     its end   the unit is `exited`, `failed` or `dead` -> record (exit status) -> StopUnit, which ends what its main
               process left behind -> ResetFailedUnit
 
 Variables reach the unit in a file that only the node's user may read: what a unit's properties say, every user may
 read. A worker lives in the manager's hands: it goes on when foreman and node end, and the next foreman finds it by its
-record.
+record. Its user is its unit file's, where that has one; else the template's at the system's manager, and the manager's
+own at a user's, which cannot change it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Final
@@ -25,7 +28,7 @@ from dbus_fast.errors import DBusError
 
 from clusterbroker.broker.foreman.drivers.port import Capacity, DriverError, Place
 from clusterbroker.broker.foreman.drivers.records import Record, Records, boot_id
-from clusterbroker.broker.foreman.drivers.users import check_root
+from clusterbroker.broker.foreman.drivers.users import check_root, uid_of
 from clusterbroker.broker.foreman.reconcile import OUT_OF_MEMORY, Seen, State
 from clusterbroker.broker.foreman.spec import WorkerSpec, check, secrets, told
 from clusterbroker.broker.foreman.templates import PROPERTIES, Template
@@ -34,6 +37,8 @@ NAME: Final = "org.freedesktop.systemd1"
 PATH: Final = "/org/freedesktop/systemd1"
 MANAGER: Final = f"{NAME}.Manager"
 SERVICE: Final = f"{NAME}.Service"
+UNIT: Final = f"{NAME}.Unit"
+BUS: Final = "org.freedesktop.DBus"
 OF_ALL: Final = "org.freedesktop.DBus.Properties"
 KINDS: Final[dict[type, str]] = {int: "t", bool: "b", str: "s"}
 SIGNATURES: Final = {"Nice": "i", "OOMScoreAdjust": "i"}
@@ -42,6 +47,8 @@ EXITED: Final = 1
 """ExecMainCode: CLD_EXITED of waitid(2)."""
 NO_NUMBER: Final = (1 << 64) - 1
 CANNOT_EXEC: Final = 203
+NEEDS_NO_ESCAPE: Final = re.compile(r"[a-z0-9-]+")
+"""But for the hyphen."""
 OVER: Final = frozenset(("exited", "failed", "dead"))
 
 
@@ -89,7 +96,7 @@ class Units:
         bus.add_message_handler(self._heard)
         rule = f"type='signal',sender='{NAME}',interface='{OF_ALL}',path_namespace='{PATH}/unit'"
         try:
-            await _asked(bus, "AddMatch", "s", [rule], PATH, "org.freedesktop.DBus", "org.freedesktop.DBus")
+            await _asked(bus, "AddMatch", "s", [rule], PATH, BUS, BUS)
             await _asked(bus, "Subscribe")
         except BaseException:
             bus.disconnect()
@@ -108,15 +115,14 @@ class Units:
 
     async def start(self, spec: WorkerSpec, template: Template) -> None:
         check(spec)
-        check_root(template, True if template.bus == "system" else None)
-        await self._connected()
         unit = self._unit(spec.worker_id, template)
+        await self._check_user(template, unit)
         record = Record.of(spec, self._place, self._boot, unit=unit)
         try:
             if not self._records.begin(record):
                 return
             variables = template.variables(self._place.environment) | told(spec) | secrets(spec)
-            file = self._records.path(spec.worker_id, ".env")
+            file = self._variables(spec.worker_id)
             _write_private(file, "".join(f"{name}={_quoted(value)}\n" for name, value in variables.items()))
         except OSError as error:
             raise DriverError(
@@ -131,14 +137,55 @@ class Units:
                 )
         except _Refused as refused:
             if not refused.exists:
-                self._records.remove(spec.worker_id)
+                self._forget(spec.worker_id)
                 raise
         self._changed.put_nowait(spec.worker_id)
 
+    def _name(self, worker_id: str) -> str:
+        """Of all workers that a manager has, whosever they are, this one's."""
+        return f"{self._place.prefix}-{worker_id}"
+
     def _unit(self, worker_id: str, template: Template) -> str:
+        name = self._name(worker_id)
+        return template.unit.replace("@.", f"@{escaped(name)}.") if template.unit else f"{name}.service"
+
+    def _variables(self, worker_id: str) -> Path:
+        """Named as the unit's instance is, so that a unit file can name it (%I)."""
+        return self._records.directory / f"{self._name(worker_id)}.env"
+
+    def _forget(self, worker_id: str) -> None:
+        """Raises OSError."""
+        self._variables(worker_id).unlink(missing_ok=True)
+        self._records.remove(worker_id)
+
+    async def _check_user(self, template: Template, unit: str) -> None:
+        """Raises DriverError where the worker would have another user than its template says, or be root unsaid."""
+        own = int(await self._call("GetConnectionUnixUser", "s", [NAME], "/org/freedesktop/DBus", BUS, BUS))
         if template.unit:
-            return template.unit.replace("@.", f"@{worker_id}.")
-        return f"{self._place.prefix}-{worker_id}.service"
+            await self._check_unit(template, unit, own)
+            return
+        wanted = _uid(template.user) if template.user else own
+        if wanted != own and template.bus == "user":
+            raise DriverError(
+                f"systemd: a user's manager cannot start workers as '{template.user}':"
+                ' say bus = "system", or leave user out'
+            )
+        check_root(template, wanted == 0)
+
+    async def _check_unit(self, template: Template, unit: str, own: int) -> None:
+        path = await self._call("LoadUnit", "s", [unit])
+        state = (await self._call("Get", "ss", [UNIT, "LoadState"], path, OF_ALL)).value
+        if state != "loaded":
+            raise DriverError(f"systemd: {template.unit}: {state}: its manager must have it: see systemctl cat")
+        facts = await self._facts(path)
+        named = str(facts.get("User", ""))
+        if template.user and template.user != named and (named or _uid(template.user) != own):
+            raise DriverError(
+                f"systemd: {template.unit} has User={named}, and its template user = '{template.user}':"
+                " write the same in that file, or leave user out"
+            )
+        dynamic = template.bus == "system" and facts.get("DynamicUser")  # a user's manager has none
+        check_root(template, not dynamic and (_uid(named) if named else own) == 0)
 
     # -- calls --------------------------------------------------------------------------------------------------------
 
@@ -163,7 +210,7 @@ class Units:
         if record is None or not record.exited:
             return
         try:
-            self._records.remove(worker_id)
+            self._forget(worker_id)
         except OSError as error:
             raise DriverError(f"systemd: {self._records.directory}: {error.strerror}: it must be writable") from error
         self._peaks.pop(worker_id, None)
@@ -217,7 +264,7 @@ class Units:
         settled = msgspec.structs.replace(record, exited=True, exit=exit_, peak_bytes=peak, why=why)
         try:
             self._records.write(settled)
-            self._records.path(record.worker_id, ".env").unlink(missing_ok=True)
+            self._variables(record.worker_id).unlink(missing_ok=True)
         except OSError as error:
             raise DriverError(f"systemd: {self._records.directory}: {error.strerror}: it must be writable") from error
         for member, signature, body in (
@@ -298,7 +345,7 @@ def _facts(spec: WorkerSpec, template: Template, file: Path) -> list[list[Any]]:
         "WorkingDirectory": Variant("s", template.directory or "/"),
         "TimeoutStopUSec": Variant("t", int(spec.grace_s * 1e6)),
     }
-    if template.user and template.bus == "system":
+    if template.user and template.bus == "system":  # at a user's it is that user: `_check_user`
         facts["User"] = Variant("s", template.user)
     if template.memory_bytes:
         facts["MemoryMax"] = Variant("t", template.memory_bytes)
@@ -309,6 +356,17 @@ def _facts(spec: WorkerSpec, template: Template, file: Path) -> list[list[Any]]:
     for name, value in template.properties.items():
         facts[name] = Variant(SIGNATURES.get(name, KINDS[PROPERTIES[name]]), value)
     return [[name, value] for name, value in facts.items()]
+
+
+def _uid(user: str) -> int:
+    """Raises DriverError."""
+    return uid_of("systemd", user)
+
+
+def escaped(name: str) -> str:
+    """As an instance of a template unit (systemd.unit(5)): %I of the unit is the name."""
+    assert NEEDS_NO_ESCAPE.fullmatch(name), "a prefix and an id"
+    return name.replace("-", "\\x2d")
 
 
 def _write_private(file: Path, text: str) -> None:

@@ -40,6 +40,7 @@ def test_a_key_is_a_whole_argument_or_none() -> None:
         ({**RUN, "driver": "systemd", "properties": {"ExecStartPre": "x"}}, "ExecStartPre is not allowed: use"),
         ({**RUN, "driver": "systemd", "properties": {"PrivateTmp": "yes"}}, "PrivateTmp is of kind bool"),
         ({"driver": "docker", "image": "a", "mounts": ["data:/data"]}, "is written as /of/the/host:/in/the/container"),
+        ({"driver": "kubernetes", "image": "a", "user": "app"}, "kubernetes knows users by their numbers: write user"),
         ([], r"it is a section: write \[pools.core\]"),
     ],
 )

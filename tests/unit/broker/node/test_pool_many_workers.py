@@ -89,7 +89,9 @@ def test_a_queue_looks_at_its_workers_once_a_turn(world: World, monkeypatch: pyt
 
 def test_what_the_foreman_is_told_is_made_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     node = SimpleNamespace(map=world.node.map, options=SimpleNamespace(name="a"), pools=world.node.pools)
-    desk = ForemanDesk(SimpleNamespace(node=node, listeners=[]), SimpleNamespace())  # type: ignore[arg-type]
+    desk = ForemanDesk(
+        SimpleNamespace(node=node, listeners=[], options=SimpleNamespace(advertised_amqp=())), SimpleNamespace()
+    )  # type: ignore[arg-type]
     made, spec = [], desk._spec
 
     def counted(pool: Any, launch: Launch, addresses: Any) -> Any:

@@ -53,7 +53,10 @@ class Desk:
         loop = SimpleNamespace(
             call_later=lambda *_: SimpleNamespace(cancel=lambda: None), call_at=call_at, time=lambda: 0.0
         )
-        shell: Any = SimpleNamespace(node=self.node, loop=loop, listeners=[], schedule=lambda: None)
+        shell: Any = SimpleNamespace(
+            node=self.node, loop=loop, listeners=[], schedule=lambda: None,
+            options=SimpleNamespace(advertised_amqp=("amqp://of-this-node.example:5672",)),
+        )  # fmt: skip
         self.desk = ForemanDesk(shell, foreman)  # type: ignore[arg-type]
         self.desk.begin()
 

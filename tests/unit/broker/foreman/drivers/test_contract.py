@@ -1,5 +1,5 @@
-"""What a foreman relies on, of each driver, against the real thing: processes, a systemd, podman, dockerd, an API
-server."""
+"""What a foreman relies on, of each driver, against the real thing: processes, the systemd of a user and of a system,
+podman, dockerd, an API server."""
 
 from __future__ import annotations
 
@@ -311,5 +311,5 @@ async def test_room_is_told(driver: Driver) -> None:
 
 
 def test_all_drivers_have_a_world() -> None:
-    assert {"noop", "subprocess", "systemd", "podman", "dockerd"} <= WORLDS.keys()
+    assert {"noop", "subprocess", "systemd", "systemd_system", "podman", "dockerd"} <= WORLDS.keys()
     assert os.environ.get("CLUSTERBROKER_DAEMONS", "x"), "an empty variable names no directory"

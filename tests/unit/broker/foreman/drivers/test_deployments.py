@@ -78,7 +78,7 @@ class Server:
 
     def template(self, script: str = WAITS, **more: Any) -> Template:
         command = ("/bin/sh", "-c", script.format(files=self.files))
-        return Template(driver="kubernetes", image="none", command=command, **more)
+        return Template(driver="kubernetes", image="none", command=command, user="root", **more)
 
 
 @pytest.fixture(scope="module")

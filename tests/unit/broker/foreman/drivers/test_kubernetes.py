@@ -9,8 +9,9 @@ import pytest
 from foreman_support import PLACE, spec
 from kubernetes_asyncio import client
 
-from clusterbroker.broker.foreman.drivers import docker, kubernetes
+from clusterbroker.broker.foreman.drivers import deployments, docker, kubernetes
 from clusterbroker.broker.foreman.reconcile import OUT_OF_MEMORY
+from clusterbroker.broker.foreman.spec import Scale
 from clusterbroker.broker.foreman.templates import Template
 
 URIS = ("amqp://w:p@127.0.0.1:5672/", "amqp://w:p@n1.example:5672/")
@@ -62,3 +63,25 @@ async def test_a_pod_is_not_sent_to_its_own_loopback_addresses() -> None:
 def test_nor_is_a_container_unless_it_is_in_the_network_of_its_host(network: str, first: str) -> None:
     made = docker._config(PLACE, spec("w1-0", uris=URIS), Template(driver="docker", image="core", network=network))
     assert f"WORKER_AMQP_URI={first}" in made["Env"]
+
+
+@pytest.mark.parametrize(
+    ("user", "rights"),
+    [
+        ("", {"runAsNonRoot": True}),
+        ("1000", {"runAsUser": 1000, "runAsNonRoot": True}),
+        ("root", {"runAsUser": 0, "runAsNonRoot": False}),
+        ("0", {"runAsUser": 0, "runAsNonRoot": False}),
+    ],
+)
+@pytest.mark.parametrize("scale", [None, Scale(by="hpa")])
+def test_a_container_is_root_only_if_its_template_says_so(
+    user: str, rights: dict[str, Any], scale: Scale | None
+) -> None:
+    template = Template(driver="kubernetes", image="core", user=user)
+    if scale is None:
+        pod = kubernetes._manifest(PLACE, spec("w1-0"), template, "pod")["spec"]
+    else:
+        pod = deployments.manifest(PLACE, spec("w1-0"), scale, template, "pod")["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert container["securityContext"] == {"allowPrivilegeEscalation": False, "privileged": False, **rights}

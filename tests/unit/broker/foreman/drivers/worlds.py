@@ -40,6 +40,10 @@ class World:
         return msgspec.convert({"command": command, **self.facts, **more}, Template)
 
 
+Start = Callable[[Path], tuple[daemons.Daemon, str]]
+Build = Callable[[Path, Path, ExitStack], World]
+
+
 @contextmanager
 def world(name: str, directory: Path) -> Iterator[World]:
     """Raises daemons.Missing."""
@@ -63,19 +67,22 @@ def _subprocess(directory: Path, files: Path, ends: ExitStack) -> World:
     return World("subprocess", made, {"driver": "subprocess", **ROOT}, files, keeps_exit=False)
 
 
-def _systemd(directory: Path, files: Path, ends: ExitStack) -> World:
-    from clusterbroker.broker.foreman.drivers.systemd import Units
+def _systemd(bus: str, start: Start) -> Build:
+    def build(directory: Path, files: Path, ends: ExitStack) -> World:
+        from clusterbroker.broker.foreman.drivers.systemd import Units
 
-    daemon, address = daemons.systemd_user(directory)
-    ends.callback(daemon.end)
+        daemon, address = start(directory)
+        ends.callback(daemon.end)
 
-    def made(place: Place) -> Driver:
-        return Units(place, directory / place.prefix, "user", address)
+        def made(place: Place) -> Driver:
+            return Units(place, directory / place.prefix, bus, address)
 
-    return World("systemd", made, {"driver": "systemd", **ROOT}, files)
+        return World("systemd", made, {"driver": "systemd", "bus": bus, **ROOT}, files)
+
+    return build
 
 
-def _containers(start: Callable[[Path], tuple[daemons.Daemon, str]]) -> Callable[[Path, Path, ExitStack], World]:
+def _containers(start: Start) -> Build:
     def build(directory: Path, files: Path, ends: ExitStack) -> World:
         from clusterbroker.broker.foreman.drivers.docker import Containers
 
@@ -85,7 +92,7 @@ def _containers(start: Callable[[Path], tuple[daemons.Daemon, str]]) -> Callable
         daemons.load_image(Path(address.removeprefix("unix://")))
         facts = {
             "driver": "docker", "image": daemons.IMAGE, "socket": address, "network": "host",
-            "mounts": [f"{files}:{files}"],
+            "mounts": [f"{files}:{files}"], "user": "0",
         }  # fmt: skip
         return World("docker", lambda place: Containers(place, address), facts, files)
 
@@ -98,14 +105,15 @@ def _kubernetes(directory: Path, files: Path, ends: ExitStack) -> World:
     found, config = daemons.kubernetes(directory)
     for daemon in found:
         ends.callback(daemon.end)
-    facts = {"driver": "kubernetes", "image": "none", "kubeconfig": str(config)}
+    facts = {"driver": "kubernetes", "image": "none", "kubeconfig": str(config), "user": "root"}
     return World("kubernetes", lambda place: Pods(place, str(config), "default"), facts, files)
 
 
-WORLDS: dict[str, Callable[[Path, Path, ExitStack], World]] = {
+WORLDS: dict[str, Build] = {
     "noop": _noop,
     "subprocess": _subprocess,
-    "systemd": _systemd,
+    "systemd": _systemd("user", daemons.systemd_user),
+    "systemd_system": _systemd("system", daemons.systemd_system),
     "podman": _containers(daemons.podman),
     "dockerd": _containers(daemons.dockerd),
     "kubernetes": _kubernetes,
