@@ -114,7 +114,9 @@ class Fleet:
         """It was ordered, assigned, retired or revoked: which of these; None: nothing that is new."""
         is_new = launch.launch_id not in self._known
         known = self._know(launch, now_s)
-        news: Word | None = "started" if is_new else known.ends_now(launch)
+        news: Word | None = "revoked" if launch.revoked else "retired" if launch.retired else None
+        if is_new:
+            news = "started"
         if known.key != launch.key:
             known.key, known.ordered_s, known.whole = launch.key, now_s, True
             news = "assigned"
@@ -282,7 +284,6 @@ class Fleet:
         known = self._known.get(launch.launch_id)
         if known is None:
             known = self._known[launch.launch_id] = Known(now_s, launch.key)
-            known.ends_now(launch)
         if (launch.retired or launch.revoked) and known.leaving_s is None:
             known.leaving_s = now_s
         return known

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from clusterbroker.broker.pools.facts import WorkerState
-from clusterbroker.broker.pools.history import Word
-from clusterbroker.cluster.wiring.pool_entities import Launch
 
 
 @dataclass(slots=True)
@@ -27,16 +25,9 @@ class Known:
     leaving_s: float | None = None
     """Since when the log has it retired or revoked: a slow one takes nothing off `grace_s`."""
     leaving: WorkerState | None = None
-    ends: Word | None = None
-    """Which of `retired` and `revoked` the log had last."""
     held: int = 0
     memory: int = 0
     why: str = ""
-
-    def ends_now(self, launch: Launch) -> Word | None:
-        """`retired` or `revoked`, once each; None: nothing of that is new."""
-        before, self.ends = self.ends, "revoked" if launch.revoked else "retired" if launch.retired else None
-        return self.ends if self.ends != before else None
 
 
 class Started(NamedTuple):

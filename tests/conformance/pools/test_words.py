@@ -204,3 +204,59 @@ def test_reasons_of_a_pool(nodes: PoolNodes, pool: str, tmp_path: Path) -> None:
         told(held.result())
         say(nodes, pool, "stop")
         assert told(waiting.result())["key"] == "43"
+
+
+def test_starts_and_ends_are_told_at_every_node(nodes: PoolNodes, pool: str) -> None:
+    nodes.declare(pool, max=1)
+    with nodes.caller(pool=pool) as caller:
+        for _ in range(3):
+            caller.call("42", timeout_s=60)
+    (worker,) = serving(nodes, pool)
+    nodes.processes()[worker].kill()
+    (second,) = eventually("another one serves", lambda: serving(nodes, pool) - {worker})
+    eventually("it consumes", lambda: [row["state"] for row in nodes.workers(pool)] == ["ready"])
+    nodes.api("POST", f"pools/%2F/{pool}/workers/{second}/stop", {}).raise_for_status()
+    eventually("it is over", lambda: second not in [row["id"] for row in nodes.workers(pool)])
+    found = {}
+    for at in nodes.living:
+        entries = nodes.api("GET", f"pools/%2F/{pool}/history", at=at).raise_for_status().json()
+        assert entries[-1]["event"] == "began"
+        assert {one["key"] for one in entries[:-1]} == {"42"}
+        found[at] = [one for one in entries if one.get("worker") == worker]
+        lived = [one for one in entries if one.get("worker") == second]
+        words = ["exited", "revoked", "retired", "ready", "started"]
+        assert [(one["event"], one["why"]) for one in lived if one["event"] != "revoked"] == [
+            (word, "stopped by an operator" if word in ("exited", "retired") else "")
+            for word in words
+            if word != "revoked"
+        ]
+        assert [one["event"] for one in lived] == words
+    assert all(one == found[nodes.living[0]] for one in found.values())
+    end, ready, started = found[nodes.living[0]]
+    assert [one["event"] for one in (end, ready, started)] == ["exited", "ready", "started"]
+    assert (end["why"], end["was_ready"]) == ("", True)
+    assert end["exit_status"] not in (None, 0)
+    assert started["at_ms"] <= ready["at_ms"] <= end["at_ms"]
+    logs = "\n".join(nodes.fleet.node(name).log.read_text() for name in nodes.living)
+    lines = [line for line in logs.splitlines() if '"worker.ready"' in line and f'"{worker}"' in line]
+    assert len(lines) == 1, "its controller's node alone says so"
+    assert f'"pool": "{pool}"' in lines[0]
+
+
+def test_requests_of_a_pool_are_counted_at_every_node(nodes: PoolNodes, pool: str) -> None:
+    nodes.declare(pool)
+    with nodes.caller(pool=pool) as caller:
+        for _ in range(5):
+            caller.call("42", timeout_s=60)
+    for at in nodes.living:
+        path = f"pools/%2F/{pool}?msg_rates_age=60&msg_rates_incr=5"
+        known = eventually(
+            f"{at} has heard of them",
+            lambda path=path, at=at: (  # type: ignore[misc]
+                (found := nodes.api("GET", path, at=at).json())["message_stats"]["requests"] == 5
+                and found["workers_by_state"]["ready"] == 1
+                and max(one["sample"] for one in found["message_stats"]["requests_details"]["samples"]) == 5
+                and found
+            ),
+        )
+        assert known["message_stats"]["dead"] == 0

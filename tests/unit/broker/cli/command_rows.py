@@ -163,6 +163,7 @@ ROWS = (
     Row("pools start jobs 42 --vhost {v}", "has a group"),
     Row("exchanges publish jobs --routing-key 42 hello --vhost {v}"),
     Row("pools groups jobs --vhost {v}", "jobs-req-42"),
+    Row("pools groups jobs --sort memory --columns key,memory --vhost {v}", "42"),
     Row("pools group jobs 42 --vhost {v}", "jobs-req-42"),
     Row("pools workers jobs --vhost {v}"),
     Row("explain pool jobs --vhost {v}", "max = 3  (declared; the default is 8)"),
@@ -321,6 +322,7 @@ NOT_ASKED = {
     "GET /api/nodes/{}/memory": "nodes show tells the total", "GET /api/nodes/{}/memory/relative": "the same",
     "GET /api/healthchecks/node/{}": "checks run node asks the node that it is told of",
     "POST /api/users/bulk-delete": "users delete asks for one after the other, by either door",
+    "GET /api/pools/{}/{}/keys": "for the page; pools groups --sort memory has all of them",
     "POST /api/queues/{}/{}/actions": "RabbitMQ's mirrors are synchronised by it; copies here catch up by themselves",
 }  # fmt: skip
 """Paths of the API that no command asks for, and why."""

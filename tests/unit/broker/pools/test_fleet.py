@@ -14,7 +14,7 @@ from clusterbroker.cluster.ids import Epoch, LogIndex
 from clusterbroker.cluster.wiring import commands as c
 from clusterbroker.cluster.wiring.map import ClusterMap
 from clusterbroker.cluster.wiring.pool_commands import Ended
-from clusterbroker.cluster.wiring.pool_entities import NO_MORE, MoreSettings, PoolSettings
+from clusterbroker.cluster.wiring.pool_entities import NO_KEY, NO_MORE, MoreSettings, PoolSettings
 
 TEMPLATE = TemplateTold("v1", "subprocess", 4, 1 << 20)
 
@@ -307,6 +307,41 @@ def test_workers_of_a_place_without_its_node_are_replaced_in_time() -> None:
     assert world.step(2.0) == ["revoke"]
     assert "launch" in world.step(1.0)
     assert {one.place for one in world.launches if not one.revoked} == {"a", "b"} - {launch.place}
+
+
+def test_each_change_of_a_launch_is_one_word_of_its_history() -> None:
+    world = World("a", max=1)
+    known: dict[str, Any] = {"pool_id": world.pool.pool_id, "epoch": world.epoch}
+    world.require("42")
+    (spare,) = world.do(c.LaunchWorkers(workers=((NO_KEY, "a", "v1"),), **known))
+    words = [world.fleet.launch_changed(spare, world.now_s)]
+    for command in (
+        c.AssignWorkers(workers=((spare.launch_id, "42"),), **known),
+        c.RetireWorkers(launches=(spare.launch_id,), why="idle", **known),
+        c.RevokeWorkers(launches=(spare.launch_id,), why="retired and empty", **known),
+    ):
+        world.do(command)
+        (launch,) = world.launches
+        words.append(world.fleet.launch_changed(launch, world.now_s))
+    assert words == ["started", "assigned", "retired", "revoked"]
+
+
+def test_workers_are_lost_with_their_place_once_though_the_log_is_slow() -> None:
+    world = World("a", "b", min=2)
+    world.require("42")
+    world.step()
+    place = world.launches[0].place
+    workers = sum(one.place == place for one in world.launches)
+    assert workers
+    world.places[place] = world.places[place]._replace(alive=False)
+    world.fleet.places_changed()
+    world.step(1.0)
+    assert not world.fleet.lost
+    assert world.step(LOST_PLACE_S, answer=False) == ["revoke"]
+    assert dict(world.fleet.lost) == {place: workers}
+    world.step(1.0, answer=False)
+    world.step(1.0, answer=False)
+    assert dict(world.fleet.lost) == {place: workers}
 
 
 def test_places_with_another_version_start_nothing() -> None:
