@@ -23,6 +23,7 @@ from pathlib import Path
 
 import pytest
 
+from . import on_nodes
 from .cluster_target import ClusterTarget
 from .oracle import Oracle, installed
 from .target import PASSWORD, Clusterbroker, HookMissing, RabbitMQ, Target
@@ -58,10 +59,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Judges also whether a rule was asserted on as many nodes as its test says."""
     try:
-        return (yield)
+        result = yield
     except HookMissing as missing:
+        if on_nodes.demands(item):
+            raise
         pytest.skip(f"the target lacks a hook: {missing}")
+    except pytest.skip.Exception as skipped:
+        if on_nodes.demands(item):
+            raise AssertionError(
+                f"a rule that is asserted on one node and on three is not skipped: {skipped}"
+            ) from None
+        raise
+    on_nodes.check(item)
+    return result
 
 
 def _targets() -> list[str]:

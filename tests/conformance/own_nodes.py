@@ -30,12 +30,23 @@ class OwnNodes:
         rows = (ask(self.cluster.data_dir("a"), "queues") or {})["queues"]
         return str(next(row["owner"] for row in rows if row["name"] == queue))
 
+    def members(self) -> list[str]:
+        """Names, as the map of a node that runs has them."""
+        living = next(name for name, node in self.cluster.nodes.items() if node.running)
+        return [row["name"] for row in (ask(self.cluster.data_dir(living), "members") or {})["members"]]
+
     def other(self, name: str) -> str:
-        """A member that is not this one."""
-        return next(one for one in self.cluster.names if one != name)
+        """A member that is not this one; of a node that is alone, itself."""
+        return next((one for one in self.cluster.names if one != name), name)
 
     def kill(self, name: str) -> None:
         asyncio.run(self.cluster.kill(name))
+
+    def lose(self, name: str) -> None:
+        """`kill -9`. Where nobody can take over, the node is started again."""
+        self.kill(name)
+        if len(self.cluster.names) == 1:
+            asyncio.run(self.cluster.start(name))
 
     def restart(self) -> None:
         """`kill -9` of all, then all at once."""

@@ -99,6 +99,10 @@ class Target:
             method, f"{self.http}/api/{path}", json=body, auth=("guest", "guest"), timeout=30, verify=False
         )
 
+    def members(self) -> list[str]:
+        """Names of all members, as the management API's node has them."""
+        return [row["name"] for row in self.api("GET", "nodes").raise_for_status().json()]
+
     def inside_tls(self, certificate: str = "") -> tuple[str, ssl.SSLContext]:
         """The next address where AMQP is spoken inside TLS, and how: with a certificate of this name, or without."""
         if not self.tls or self.authority is None:

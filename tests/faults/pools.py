@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from urllib.parse import quote
 import httpx
 import psutil
 
+from clusterbroker.broker.server.control.client import ask
 from clusterbroker.broker.trial.nodes import LOOPBACK, free_port
 from clusterbroker_workers import Answer, Pool
 from tests.faults.fleet import Fleet
@@ -24,6 +26,8 @@ T = TypeVar("T")
 PATIENCE_S = 60.0
 FOREMAN = "clusterbroker.broker.foreman.main"
 WORKER = "tests.faults.pool_worker:Sample"
+SAMPLE_S = 0.25
+"""Tests wait for numbers of the management API."""
 
 
 def eventually(what: str, found: Callable[[], T | None], timeout_s: float = PATIENCE_S) -> T:
@@ -73,18 +77,39 @@ class PoolNodes:
             words = ["--config", str(self.config), "--http", f"{LOOPBACK}:{self.ports[name]}"]
             if len(self.names) > 1:
                 words += ["--peers", self.fleet.peers(*self.names)]
-            self.fleet.launch(name, *words, **self.variables.get(name, {}))  # type: ignore[arg-type]
+            variables = {"CLUSTERBROKER_HTTP_SAMPLE_S": str(SAMPLE_S)} | self.variables.get(name, {})
+            self.fleet.launch(name, *words, **variables)  # type: ignore[arg-type]
         for name in names or self.names:
-            eventually(f"{name} is ready", lambda name=name: self.api("GET", "overview", at=name).is_success)  # type: ignore[misc]
+            eventually(f"{name} is ready", lambda name=name: self._ready(name))  # type: ignore[misc]
+
+    def _ready(self, name: str) -> bool:
+        """For clients, too: they are listened to after those of HTTP."""
+        return self.fleet.node(name).said_ready and self.api("GET", "overview", at=name).is_success
 
     def api(self, method: str, path: str, document: Any = None, at: str = "") -> httpx.Response:
         port = self.ports[at or self.living[0]]
         url = f"http://{LOOPBACK}:{port}/api/{path}"
-        return httpx.request(method, url, json=document, auth=("guest", "guest"), timeout=20)
+        # without `verify` each request would read the system's certificates: 50 ms of processor time, for plain HTTP
+        return httpx.request(method, url, json=document, auth=("guest", "guest"), timeout=20, verify=False)
 
     @property
     def living(self) -> list[str]:
         return [name for name in self.names if self.fleet.node(name).running]
+
+    def members(self) -> list[str]:
+        """Names of all members, as the map of a node that runs has them."""
+        return [row["name"] for row in self.api("GET", "nodes").raise_for_status().json()]
+
+    def all_run(self) -> bool:
+        """Whether each node runs, and is heard of by another one."""
+        rows = self.api("GET", "nodes").raise_for_status().json()
+        return sum(bool(row.get("running")) for row in rows) == len(self.names) == len(self.living)
+
+    def start_lost(self) -> None:
+        """Starts what does not run, until all nodes are members that run."""
+        if lost := [name for name in self.names if name not in self.living]:
+            self.start(*lost)
+        eventually("all are members", self.all_run)
 
     def url(self, name: str = "") -> str:
         return f"amqp://guest:guest@{LOOPBACK}:{self.fleet.node(name or self.living[0]).amqp_port}/%2F"
@@ -97,7 +122,7 @@ class PoolNodes:
         return Pool([self.url(name) for name in self.names], pool)
 
     def declare(self, pool: str = "core", template: str = "core", **settings: Any) -> None:
-        """As soon as a foreman has told of the template."""
+        """As soon as a foreman has told of the template; returns when all nodes know the pool."""
 
         def declared() -> bool:
             said = self.api("PUT", f"pools/%2F/{pool}", {"template": template, **settings})
@@ -105,6 +130,8 @@ class PoolNodes:
             return said.is_success
 
         eventually(f"template {template}", declared)
+        for at in self.living:
+            eventually(f"{at} has it", lambda at=at: self.api("GET", f"pools/%2F/{pool}", at=at).is_success)  # type: ignore[misc]
 
     def workers(self, pool: str = "core") -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = self.api("GET", f"pools/%2F/{pool}/workers").raise_for_status().json()
@@ -123,12 +150,32 @@ class PoolNodes:
         said = self.api("GET", f"queues/%2F/{quote(queue, safe='')}")
         return str(said.json().get("node") or "") if said.is_success else ""
 
+    def lead(self, queue: str, name: str) -> None:
+        """Hands a queue over to this member, as soon as that is in sync."""
+        moved = {"vhost": "/", "queue": queue, "to": name}
+
+        def led() -> bool:
+            said = ask(self.fleet.node(self.living[0]).data_dir, "queues.move", moved, PATIENCE_S)
+            return bool(said and said["ok"])
+
+        eventually(f"{name} leads {queue}", led)
+
+    def log(self) -> str:
+        """Of all nodes."""
+        logs = [self.fleet.node(name).log for name in self.names]
+        return "".join(log.read_text(errors="replace") for log in logs)
+
     def kill(self, name: str) -> None:
-        """SIGKILL of the node."""
+        """SIGKILL of the node. Its process for HTTP notices, and then its port is free."""
         process = self.fleet.node(name).process
         assert process is not None
         process.kill()
         process.wait()
+        eventually(f"HTTP of {name} has ended", lambda: not self._listens(name))
+
+    def _listens(self, name: str) -> bool:
+        with socket.socket() as tried:
+            return tried.connect_ex((LOOPBACK, self.ports[name])) == 0
 
     def foremen(self, name: str) -> list[psutil.Process]:
         """Of a node that runs."""
@@ -136,12 +183,19 @@ class PoolNodes:
         assert process is not None
         return children_with(process.pid, FOREMAN)
 
+    def new_foremen(self) -> None:
+        """SIGKILL of all foremen; their nodes start others, which read the config file. Returns before they run."""
+        for name in self.living:
+            for foreman in self.foremen(name):
+                foreman.kill()
+                foreman.wait()
+
     def processes(self) -> dict[str, psutil.Process]:
         """Workers of this test that run, by id."""
         found = {}
         for process in psutil.process_iter():
             try:
-                if process.status() != psutil.STATUS_ZOMBIE and WORKER in process.cmdline():
+                if WORKER in process.cmdline():  # that of a zombie is empty
                     environ = process.environ()
                     if environ.get("POOL_TEST_FAILS") == str(self.fails) and "WORKER_ID" in environ:
                         found[environ["WORKER_ID"]] = process

@@ -18,6 +18,7 @@ WAITING: Final = (
 )  # fmt: skip
 SLOW: Final = (
     "tests/spark", "tests/faults/test_membership.py", "tests/conformance[cluster", "tests/conformance[node",
+    "tests/conformance[three nodes",
     "tests/interop/test_celery.py", "tests/faults", "tests/interop", "tests/browser",
     "tests/property/test_replication_world.py", "tests/simulation", "tests/property",
 )  # fmt: skip

@@ -1,7 +1,8 @@
-"""A worker pool for each test, declared over the management API and deleted at its end."""
+"""A worker pool for each test, declared over the management API and deleted at its end; nodes that start workers."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,10 +14,13 @@ from clusterbroker.cluster.wiring.pool_names import PoolNames
 
 from ..channel import Channel
 from ..conftest import Connect
+from ..on_nodes import BOTH
 from ..target import Target
 from ..wire import Method, eventually
+from .started import StartedNodes
 
 Name = Callable[[str], str]
+_numbers = itertools.count(1)
 
 
 @dataclass
@@ -110,3 +114,24 @@ def declare(target: Target, connect: Connect, name: Name) -> Iterator[Callable[.
 @pytest.fixture
 def pool(declare: Callable[..., PoolOfTest]) -> PoolOfTest:
     return declare()
+
+
+@pytest.fixture(scope="session", **BOTH)
+def nodes(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[StartedNodes]:
+    """All run when a test begins, and when it ends."""
+    made = StartedNodes(tmp_path_factory.mktemp("nodes"), *request.param)
+    try:
+        made.start()
+        made.begin_hopeless()
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.fixture
+def pool_name(nodes: StartedNodes) -> Iterator[str]:
+    """Of a pool that the test may declare; no other test has it."""
+    called = f"p{next(_numbers)}"
+    yield called
+    nodes.fails.unlink(missing_ok=True)
+    nodes.api("DELETE", f"pools/%2F/{called}?force=true")

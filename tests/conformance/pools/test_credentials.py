@@ -3,34 +3,28 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import psutil
 import pytest
 
-from tests.faults.pools import PoolNodes, eventually
+from tests.faults.pools import eventually
 
 from ..channel import Channel
 from ..marks import rule
 from ..wire import Connection, ConnectionClosed
+from .started import StartedNodes
 
 pytestmark = pytest.mark.processes
-USER = 'user = "root"\n' if os.geteuid() == 0 else ""
-IDLE = "umask 077; echo $WORKER_AMQP_URI > {0}/$WORKER_ID.part; mv {0}/$WORKER_ID.part {0}/$WORKER_ID; exec sleep 600"
-"""A worker that only says how it would sign in: the test does its work."""
 
 
 class Place:
-    """Nodes, and what their workers say."""
+    """Nodes, and what workers of the template `idle` say: the test does their work."""
 
-    def __init__(self, directory: Path, *names: str) -> None:
-        self.directory = directory
-        more = f'[pools.idle]\ndriver = "subprocess"\n{USER}command = ["/bin/sh", "-c", "{IDLE.format(directory)}"]\n'
-        self.nodes = PoolNodes(directory, *names, more=more)
+    def __init__(self, nodes: StartedNodes) -> None:
+        self.nodes = nodes
         self.seen: dict[str, str] = {}
         self.opened: list[Connection] = []
 
@@ -39,7 +33,7 @@ class Place:
 
         def found() -> tuple[str, str, str] | None:
             for row in self.nodes.workers(pool):
-                said = self.directory / row["id"]
+                said = self.nodes.directory / row["id"]
                 if row["key"] == key and row["id"] != besides and said.exists():
                     parts = urlsplit(said.read_text().strip())
                     self.seen[row["id"]] = unquote(parts.password or "")
@@ -61,29 +55,19 @@ class Place:
     def close(self) -> None:
         for connection in self.opened:
             connection.abandon()
-        self.nodes.close()
-        for process in psutil.process_iter():
-            try:
-                if process.environ().get("WORKER_ID") in self.seen and process.name() == "sleep":
-                    process.kill()
-            except psutil.Error:
-                continue
-
-
-@pytest.fixture(scope="module", params=[("a",), ("a", "b", "c")], ids=["alone", "three"])
-def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    made = Place(tmp_path_factory.mktemp("nodes"), *request.param)
-    try:
-        made.nodes.start()
-        yield made
-    finally:
-        made.close()
 
 
 @pytest.fixture
-def pool(place: Place, request: pytest.FixtureRequest) -> Iterator[str]:
+def place(nodes: StartedNodes) -> Iterator[Place]:
+    made = Place(nodes)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def pool(place: Place, pool_name: str) -> str:
     """Its name; it has a request of the keys 42 and 7, whose answers go to a queue NAMEanswers."""
-    name = "p" + str(abs(hash(request.node.name)) % 1_000_000)
+    name = pool_name
     place.nodes.declare(name, "idle", max=1)
     channel = place.guest()
     channel.confirm_select()
@@ -92,8 +76,7 @@ def pool(place: Place, request: pytest.FixtureRequest) -> Iterator[str]:
     for key in ("42", "7"):
         channel.basic_publish(name, key, key.encode(), reply_to=f"{name}answers", correlation_id=key)
     channel.confirms(2)
-    yield name
-    place.nodes.api("DELETE", f"pools/%2F/{name}?force=true")
+    return name
 
 
 @rule("39", "40")
