@@ -17,6 +17,12 @@ EVENT: Final = "x-event"
 WORKER: Final = "x-worker-id"
 STICKY: Final = "x-sticky"
 TRACE: Final = "traceparent"
+_OF_ONE_PUBLISH: Final = (
+    "x-producer", "x-seq",  # numbered: the same again is no new request
+    "x-deliver-at", "x-opt-delivery-time", "x-delay-key",  # another delay than this one
+    "cc", "bcc",  # it is for this key alone
+    "x-death", "x-first-death-", "x-last-death-", "x-lost-", "x-last-return", "x-delivery-count",  # of its life so far
+)  # fmt: skip
 NUMBER_MAX: Final = 2**62
 """One more of it, too, is an integer of AMQP."""
 
@@ -37,6 +43,11 @@ def number(headers: Mapping[str, Any], name: str) -> int | None:
     except (ValueError, OverflowError):
         return None
     return None if value is None or abs(value) > NUMBER_MAX else value
+
+
+def is_of_one_publish(name: str) -> bool:
+    """Whether a header says something of one publish, or of what came of it, and not of the request."""
+    return name.lower().startswith(_OF_ONE_PUBLISH)
 
 
 def octets(value: str) -> bytearray:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from typing import Final
+from urllib.parse import unquote
 
 NAME_BYTES_MAX: Final = 255
 PLAIN: Final = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789")
@@ -32,3 +33,9 @@ def requests_queue(pool: str, key: str) -> str:
     if len(name) <= NAME_BYTES_MAX:
         return name
     return f"{encoded(pool)}-req-~{hashlib.sha256(key.encode()).hexdigest()[:40]}"
+
+
+def key_of(pool: str, queue: str) -> str | None:
+    """The key of a name that `requests_queue` made; None: it is another name, or one that is hashed."""
+    key = unquote(queue.removeprefix(f"{encoded(pool)}-req-"))
+    return key if requests_queue(pool, key) == queue else None

@@ -265,7 +265,7 @@ class Runner:
 
     async def _process(self, channel: AbstractChannel, message: AbstractIncomingMessage) -> None:
         try:
-            await self._report("request-received", key=message.routing_key)
+            await self._report("request-received", key=self._key(message))
             deadline = h.number(message.headers, h.DEADLINE)
             if deadline is not None and deadline < time.time() * 1_000:
                 await message.ack()  # nobody waits for it any more
@@ -310,14 +310,14 @@ class Runner:
 
     def _request(self, message: AbstractIncomingMessage) -> Request:
         headers: Mapping[str, Any] = message.headers
-        deadline = h.number(headers, h.DEADLINE)
+        key, deadline = self._key(message), h.number(headers, h.DEADLINE)
 
         async def report(part: float) -> None:
             told = {"x-progress": part, "x-correlation-id": message.correlation_id or ""}
-            await self._report("progress", told, message.routing_key)
+            await self._report("progress", told, key)
 
         return Request(
-            key=message.routing_key or "",
+            key=key,
             body=message.body,
             path=h.text(headers, h.PATH),
             headers=headers,
@@ -330,6 +330,12 @@ class Runner:
             traceparent=h.text(headers, h.TRACE),
             _progress=Progress(self._loop, report),
         )
+
+    def _key(self, message: AbstractIncomingMessage) -> str:
+        """Of a request, which may have been published to the name of its key's queue."""
+        said = message.routing_key or ""
+        named = None if message.exchange else names.key_of(self._environment.pool, said)
+        return said if named is None else named
 
     async def _conclude(self, channel: AbstractChannel, message: AbstractIncomingMessage, outcome: Outcome) -> None:
         """Answer, then ack; or give it back; or send it on, then ack."""
@@ -369,7 +375,7 @@ class Runner:
         `expiration` counts from the due time on. With a deadline (`x-deadline`) it is what is left of that then, and
         the delay never goes beyond: nobody holds a request whose caller waits no longer.
         """
-        headers = dict(message.headers)
+        headers = {name: value for name, value in message.headers.items() if not h.is_of_one_publish(name)}
         delay_s, left_s = retry.after_s, message.expiration
         deadline = h.number(headers, h.DEADLINE)
         if deadline is not None:
@@ -394,7 +400,7 @@ class Runner:
             app_id=message.app_id,
         )
         exchange = await channel.get_exchange(names.delayed_exchange(self._environment.pool), ensure=False)
-        await exchange.publish(again, message.routing_key or self._environment.key, mandatory=True)
+        await exchange.publish(again, self._key(message), mandatory=True)
 
     # ---- activity ----
 

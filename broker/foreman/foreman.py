@@ -148,7 +148,7 @@ class Foreman:
                 self._unleased_since_ms = now_ms()
             self._fresh = frame.held and frame.caught_up
             if before and self._is_fresh:  # told each half second: rounds of LOOK_S are there while anything runs
-                self._wake(hand for hand in self._hands.values() if not hand.runs)
+                self._wake(hand for hand in self._hands.values() if hand.seen and not hand.runs)
                 return
         elif isinstance(frame, frames.Busy):
             for hand in self._hands.values():
@@ -319,6 +319,8 @@ class _Hand:
         self._watching: asyncio.Task[None] | None = None
         self._starts: set[asyncio.Task[None]] = set()
         self._failures = 0
+        self._told_bytes: dict[str, int] = {}
+        """Memory of workers, as it was told last."""
 
     @property
     def runs(self) -> bool:
@@ -414,8 +416,16 @@ class _Hand:
         if not self.seen and not self._starts:
             self._foreman.has_none(self._template)
         for worker_id, one in self.seen.items():
-            if worker_id not in before or before[worker_id].state is not one.state:
-                self._foreman.changed(one)
+            told = before.get(worker_id)
+            if (
+                told is not None
+                and told.state is one.state
+                and not grown(self._told_bytes[worker_id], one.memory_bytes)
+            ):
+                continue
+            self._told_bytes[worker_id] = one.memory_bytes
+            self._foreman.changed(one)
+        self._told_bytes = {worker_id: self._told_bytes[worker_id] for worker_id in self.seen}
 
     async def _act(self, driver: Driver, action: Action) -> bool:
         """Whether it was carried out."""
@@ -514,3 +524,8 @@ class _Hand:
         if self._driver is not None:
             await self._driver.close()
             self._driver = None
+
+
+def grown(told_bytes: int, now_bytes: int) -> bool:
+    """Whether a worker's memory differs from what was told by an eighth, and by a MiB at least."""
+    return abs(now_bytes - told_bytes) >= max(told_bytes // 8, 1 << 20)

@@ -262,7 +262,7 @@ class GroupQueue(Queue):
         elif not pool.deleting and (pinned or idle_ms < self._unbind_ms(pool)):
             self._order(BindGroup, pool, group)
         elif idle_ms >= self._drop_ms(pool) and self.is_empty:
-            if not self.subscriptions and not self._launched:
+            if (not self.subscriptions or pool.deleting) and not self._launched:
                 self.limits.closed = True
                 self._order(DropGroup, pool, group)
             else:
@@ -406,7 +406,7 @@ class GroupQueue(Queue):
             return
         if group.state == "active":
             due_ms = self._busy_ms + self._unbind_ms(pool)
-        elif self._draining or self._has_guests:
+        elif self._draining or (self._has_guests and not pool.deleting):
             return  # who goes wakes it
         else:
             due_ms = self._busy_ms + self._drop_ms(pool)

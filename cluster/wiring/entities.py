@@ -34,6 +34,7 @@ KEY_BITS: Final = "x-delay-bits"
 DEAD_LETTERS: Final = "x-dead-letter-exchange"
 """What is due in such a queue is published there."""
 DEAD_REQUESTS: Final = "-dl-xchg"
+LATER_REQUESTS: Final = "-delayed"
 """So ends the name of the exchange before a pool's dead requests (`pool_names`)."""
 
 
@@ -133,10 +134,11 @@ class Queue(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def ends_unasked(self) -> bool:
-        """It ends by itself when nothing waits in it: a queue of delays in keys (`delay_bits`), and one of a pool's
+        """It ends by itself when nothing waits in it: a queue of delays in keys (`delay_bits`), and those of a pool's
         requests. Nobody has deleted it then: what comes too late, from a node that hears of the end late, is refused,
-        or goes another way, and is not taken for gone with its queue."""
-        return self.key_bits > 0 or self.takes_requests
+        or goes another way, and is not taken for gone with its queue. A client's delayed exchange that is named as a
+        pool's is treated alike."""
+        return self.key_bits > 0 or self.takes_requests or self.delays.endswith(LATER_REQUESTS)
 
     @property
     def takes_requests(self) -> bool:

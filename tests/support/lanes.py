@@ -35,6 +35,8 @@ def unit_of(test: str) -> str:
         return "tests/conformance" + bracket + parameter.partition("-")[0].rstrip("]")  # one broker
     if path.startswith("tests/pages/"):
         return test  # each page has a broker of its own
+    if path.startswith("tests/unit/broker/foreman/"):
+        return "tests/unit/broker/foreman"  # one place, whose foremen would end each other's workers
     return path
 
 

@@ -177,9 +177,11 @@ class Lives:
         self.nodes.api("POST", f"pools/%2F/{self.pool}/groups/42/{word}", {}).raise_for_status()
 
     def serve(self) -> set[int]:
-        """A life that lasts until `end` begins, or goes on: the generations of the group and of its workers."""
-        self.say("pin")
+        """A life that lasts until `end` begins, or goes on: the generations of the group and of its workers. A request
+        has made the group; when that is gone before it is pinned, a word."""
         with self.nodes.roaming_caller(self.pool) as caller:
+            assert told(caller.call("42", timeout_s=PATIENCE_S))["key"] == "42"
+            self.say("pin")
             assert told(caller.call("42", timeout_s=PATIENCE_S))["key"] == "42"
         group = eventually("the group", lambda: self.nodes.groups(self.pool).get("42"))
         return {group["generation"]} | {row["generation"] for row in self.nodes.workers(self.pool)}

@@ -168,3 +168,10 @@ async def test_a_call_on_a_channel_that_is_being_closed_is_lost() -> None:
     line._channel = Closing()  # type: ignore[assignment]
     with pytest.raises(_Lost):
         await line.publish("core", "42", _question("42", b"", 1.0, None, None, 0.0, None, None).message(None, 1.0))
+
+
+def test_the_key_of_a_queues_name() -> None:
+    for key in ("", "42", "a b%", "\u00e9/"):
+        assert names.key_of("my pool", names.requests_queue("my pool", key)) == key
+    assert names.key_of("core", "core-orphan") is None
+    assert names.key_of("core", names.requests_queue("core", "k" * 300)) is None

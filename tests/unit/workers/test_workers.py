@@ -100,8 +100,9 @@ def test_a_retry_is_the_request_as_its_caller_sent_it(made: HandMade, tmp_path: 
 
     made.channel.queue_declare("answers", durable=True)
     with worker(made, "42", "Sample", tmp_path):
+        publishes = {"x-producer": "p", "x-seq": 1, "x-delay-key": "k", "CC": ["43"], "x-delivery-count": 2}
         for headers, least_ms, most_ms in (
-            ({}, 60_000, 60_000),
+            (publishes, 60_000, 60_000),
             ({"x-deadline": round((time.time() + 60) * 1_000)}, 40_000, 59_700),
         ):
             publish(60_000, **headers)
@@ -109,6 +110,7 @@ def test_a_retry_is_the_request_as_its_caller_sent_it(made: HandMade, tmp_path: 
             properties = came.pop()
             assert {name: getattr(properties, name) for name in sent} == sent
             assert (properties.headers["x-attempt"], properties.headers["x-delay"]) == (2, -300)
+            assert publishes.keys().isdisjoint(properties.headers)
             assert least_ms <= int(properties.expiration) <= most_ms
         until(lambda: made.depth("answers") == 2, "both are answered behind their delay")
         for _ in range(10):  # a request that came too late for its deadline is not begun

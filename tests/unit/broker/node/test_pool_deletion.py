@@ -234,3 +234,30 @@ def test_one_that_was_due_when_its_group_ended_starts_it_anew() -> None:
     world.commit()
     world.wait(5_000)
     assert bodies(world.client().consume("core-req-42")) == [b"1"]
+
+
+def test_a_transaction_that_comes_too_late_is_refused(world: World) -> None:
+    """Its queue has ended by itself, and would take what it gets for gone with it."""
+    client = world.client()
+    client.ask(m.TxSelect())
+    client.publish("core-delayed", "42", b"1", headers={"x-delay": LATER_MS}, reply_to="answers", delivery_mode=2)
+    world.command(DELETE)
+    world.wait(1000)
+    assert left(world) == []
+    heard = client.say(m.TxCommit())
+    world.wait(1000)
+    heard += client.hear()
+    assert not any(isinstance(one, m.TxCommitOk) for one in heard)
+
+
+def test_who_consumes_by_itself_keeps_no_pool_that_is_deleted(world: World) -> None:
+    client, worker = world.client(), world.client()
+    client.publish("core", "42", b"1", delivery_mode=2)
+    world.wait(100)
+    (taken,) = [one for one in worker.consume("core-req-42") if isinstance(one, Content)]
+    world.command(DELETE)
+    world.wait(5_000)
+    assert "core-req-42" in world.node.vhosts["/"].queues, "a request is held"
+    worker.say(m.BasicAck(taken.method.delivery_tag))
+    world.wait(5_000)
+    assert left(world) == []
