@@ -34,6 +34,8 @@ class Flaky(Noop):
         self.hangs = False
         self.lists = 0
         self.starts: list[str] = []
+        self.memory_bytes = 0
+        """Of each worker."""
 
     async def start(self, spec: WorkerSpec, template: Template) -> None:
         self.starts.append(spec.worker_id)
@@ -45,7 +47,7 @@ class Flaky(Noop):
         self.lists += 1
         if self.gone:
             raise DriverError("flaky: its socket is gone: start its service")
-        return await super().list()
+        return tuple(replace(one, memory_bytes=self.memory_bytes) for one in await super().list())
 
 
 class Beside:
@@ -243,3 +245,37 @@ async def test_it_winds_up_no_worker_of_another_cluster(tmp_path: Path) -> None:
     async with asyncio.timeout(10):
         await beside.foreman.wind_up()
     assert crowded.stops == []
+
+
+async def test_memory_is_told_as_it_grows(beside: Beside, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LOOK_S", 0.01)
+    mib = 1 << 20
+    beside.want("w1-0")
+    await beside.tells(frames.WorkerRow, worker_id="w1-0", state="running")
+    beside.flaky.memory_bytes = 100 * mib
+    await beside.tells(frames.WorkerRow, worker_id="w1-0", memory_bytes=100 * mib)
+    beside.told.clear()
+    beside.flaky.memory_bytes = 101 * mib
+    lists = beside.flaky.lists
+
+    async def looked() -> bool:
+        return beside.flaky.lists > lists + 5
+
+    await until(looked, "some more looks")
+    assert not [one for one in beside.told if isinstance(one, frames.WorkerRow)], "by an eighth at least"
+    beside.flaky.memory_bytes = 60 * mib
+    await beside.tells(frames.WorkerRow, worker_id="w1-0", memory_bytes=60 * mib)
+
+
+async def test_leases_that_go_on_list_nothing_where_nothing_is_seen(beside: Beside) -> None:
+    beside.want()
+
+    async def listed() -> bool:
+        return beside.flaky.lists > 0
+
+    await until(listed, "the first list")
+    lists = beside.flaky.lists
+    for _ in range(100):
+        beside.hear(frames.Lease(held=True, caught_up=True))
+        await asyncio.sleep(0)
+    assert beside.flaky.lists <= lists + 1
