@@ -13,7 +13,6 @@ is given up.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
@@ -38,10 +37,9 @@ if TYPE_CHECKING:
     from clusterbroker.cluster.wiring.map import Applied
 
 LOOK_S: Final = 0.5
-WANTS_SHARE: Final = 10
-"""Between two looks at the launches of this place there is so many times what one takes of the processor: each costs
-all of them, and a first request waits for the next one."""
-WANTS_MAX_S: Final = 0.5
+WANTS_S: Final = 10e-6
+"""Between two looks at the launches of this place there is so much for each of them, some ten times what it costs: a
+look costs all of them, and a first request waits for the next one."""
 TEXT_MAX: Final = 1000
 NUMBER_MAX: Final = 1 << 62
 EXIT_MAX: Final = (1 << 32) - 1
@@ -121,12 +119,10 @@ class ForemanDesk:
         self._due = False
         if self._timer is None or not self._caught_up:
             return
-        began_s = time.thread_time()
         alone = self._shell.node.role is None  # it has a label of its directory, which a copy of that has as well
         elsewhere = self._elsewhere() if self._foreman.link.shared and not alone else None
         self._foreman.wants(self._rows(), self._shell.node.map.applied, elsewhere)
-        took_s = time.thread_time() - began_s
-        self._wants_s = self._shell.loop.time() + min(WANTS_SHARE * took_s, WANTS_MAX_S)
+        self._wants_s = self._shell.loop.time() + WANTS_S * len(self._specs)
 
     def _elsewhere(self) -> dict[str, bool]:
         pools, own = self._shell.node.map.pools, self._shell.node.options.name

@@ -294,6 +294,8 @@ class Pools:
                 "force it"
             )
         topology = self._vhosts.require(command.vhost)
+        if not command.delayed:
+            self.table.delayed.pop(held.pool.delayed, None)
         for name in (held.names.exchange, held.names.delayed, held.names.requests):
             waits = name == held.names.delayed and command.delayed
             self._end_exchange(topology, name, changes, part=not waits)  # with its bindings

@@ -303,7 +303,13 @@ class Site:
     def born(self) -> None:
         member, loop = self.member, self.world.loop
         listener = SimpleNamespace(protocol="amqp", addresses=(f"{member.name}:5672",))
-        shell = SimpleNamespace(node=member.node, loop=_Loop(loop, member), schedule=lambda: None, listeners=[listener])
+        shell = SimpleNamespace(
+            node=member.node,
+            loop=_Loop(loop, member),
+            schedule=lambda: None,
+            listeners=[listener],
+            options=SimpleNamespace(advertised_amqp=()),
+        )
         self._desk = ForemanDesk(shell, self.process)  # type: ignore[arg-type]
         self._desk.begin()
         self._begin()
