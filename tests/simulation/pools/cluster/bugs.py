@@ -266,7 +266,7 @@ FOUND_IN: Final[dict[Bug, tuple[str, int, str]]] = {
     drop_without_asking_the_owner: ("idle", 28, "I7:"),
     move_without_numbers: ("controllers", 7, "I1:"),
     answer_without_number: ("owners", 3, "I1:"),
-    settle_before_the_targets_commit: ("owners", 2, "I1:"),
+    settle_before_the_targets_commit: ("owners", 29, "I1:"),
     time_to_live_begun_anew_by_the_move: ("pauses", 0, "I1:"),
     binding_before_the_queue: ("controllers", 0, "a binding points to"),
     idle_clocks_of_a_take_over_are_zero: ("controllers", 0, "I12:"),

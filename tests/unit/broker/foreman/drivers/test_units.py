@@ -40,8 +40,9 @@ BY_ROOT = {"user": "root"} if os.geteuid() == 0 else {}
 def beside(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     assert request.param in WORLDS
     directory = tmp_path_factory.mktemp(request.param)
-    for path in (directory, *list(directory.parents)[:2]):
-        path.chmod(path.stat().st_mode | 0o011)
+    for path in (directory, *directory.parents):  # of several processes each has a folder in between
+        if not path.stat().st_mode & 0o001:
+            path.chmod(path.stat().st_mode | 0o011)
     units = directory / ("units" if request.param == "systemd_system" else ".config/systemd/user")
     units.mkdir(parents=True)
     for name, script in SCRIPTS.items():

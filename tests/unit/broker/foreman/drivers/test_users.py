@@ -35,8 +35,9 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become 
 )
 def beside(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     directory = tmp_path_factory.mktemp(request.param)
-    for path in (directory, *list(directory.parents)[:2]):
-        path.chmod(path.stat().st_mode | 0o011)
+    for path in (directory, *directory.parents):  # of several processes each has a folder in between
+        if not path.stat().st_mode & 0o001:
+            path.chmod(path.stat().st_mode | 0o011)
     try:
         with world(request.param, directory) as made:
             yield made
