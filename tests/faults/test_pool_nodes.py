@@ -80,7 +80,7 @@ STEPS: dict[str, Callable[[PoolNodes, str], Any]] = {
     "group": lambda nodes, pool: nodes.groups(pool),
     "launch": lambda nodes, pool: nodes.workers(pool),
     "process": lambda nodes, pool: nodes.processes(),
-    "consumer": lambda nodes, pool: nodes.groups(pool)["42"]["consumers"],
+    "consumer": lambda nodes, pool: nodes.groups(pool).get("42", {}).get("consumers"),
 }
 
 

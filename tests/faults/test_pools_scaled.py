@@ -50,7 +50,7 @@ class World:
         """As an HPA does."""
         (name,) = self.rows(DEPLOYMENTS)
         self.ask("PATCH", f"{DEPLOYMENTS}/{name}", {"spec": {"replicas": count}})
-        eventually(f"{count} consume", lambda: self.nodes.groups()["42"]["consumers"] == count)
+        eventually(f"{count} consume", lambda: self.nodes.groups().get("42", {}).get("consumers") == count)
 
     def most(self) -> list[int]:
         return [row["spec"]["maxReplicas"] for row in self.rows(HPAS).values()]
