@@ -181,14 +181,14 @@ class Node:
         places[seq] = Place(writer.segment, offset, length, message.body_length)
         self.journal.use.add(writer.segment, length)
 
-    def settle(self, first: int, last: int, queue_id: int = 1) -> None:
+    def settle(self, first: int, last: int, queue_id: int = 1, sync: bool = True) -> None:
         writer = self.journal.begin_group(64)
         writer.settle(queue_id, 1, [(first, last)], 0)
         for seq in range(first, last + 1):
             place = self.memory.queues[queue_id].pop(seq, None)
             if place is not None:
                 self.journal.use.release(place.segment, place.length)
-        self.commit(writer)
+        self.commit(writer, sync)
 
     def commit(self, writer: Any, sync: bool = True) -> None:
         done: list[int] = []

@@ -189,7 +189,7 @@ def test_a_segment_that_was_live_when_the_checkpoint_was_taken_stays(node: Node)
     assert len(node.memory.queues[1]) == 8
 
 
-def copy_forward(node: Node, segment: int) -> int:
+def copy_forward(node: Node, segment: int, sync: bool = True) -> int:
     """Writes again what lives in a segment; how many messages that were."""
     got: list = []
     node.journal.survivors(segment, got.append)
@@ -201,7 +201,7 @@ def copy_forward(node: Node, segment: int) -> int:
         if place is not None and (place.segment, place.offset) == (segment, survivor.offset):
             node.put(writer, survivor.queue_id, survivor.seq, survivor.message)
             moved += 1
-    node.commit(writer)
+    node.commit(writer, sync)
     return moved
 
 
@@ -312,12 +312,12 @@ def test_thin_segments_keep_a_bounded_part_of_the_disk(tmp_path: Path) -> None:
     options = replace(SMALL, segment_bytes=16384, checkpoint_bytes=16384, checkpoint_interval_s=1e9)
     node = Node(tmp_path, options)
     for i in range(400):
-        seqs = node.write(b"x" * 3500, b"%d" % i)
-        node.settle(seqs[0], seqs[0])
+        seqs = node.write(b"x" * 3500, b"%d" % i, sync=False)  # a flush of each takes a slow disk ten minutes
+        node.settle(seqs[0], seqs[0], sync=False)
         if node.journal.checkpoint_due:
             node.checkpoint()
             for segment in node.journal.lingering_segments():
-                copy_forward(node, segment)
+                copy_forward(node, segment, sync=False)
         live = sum(place.length for place in node.memory.queues[1].values())
         filled = live * 100 // options.sparse_percent // options.segment_bytes + 1
         # one is in use, one ahead, and 4 are not known to linger yet, or not given back yet
