@@ -17,12 +17,13 @@ EVENT: Final = "x-event"
 WORKER: Final = "x-worker-id"
 STICKY: Final = "x-sticky"
 TRACE: Final = "traceparent"
-_OF_ONE_PUBLISH: Final = (
+_OF_ONE_PUBLISH: Final = frozenset((
     "x-producer", "x-seq",  # numbered: the same again is no new request
     "x-deliver-at", "x-opt-delivery-time", "x-delay-key",  # another delay than this one
     "cc", "bcc",  # it is for this key alone
-    "x-death", "x-first-death-", "x-last-death-", "x-lost-", "x-last-return", "x-delivery-count",  # of its life so far
-)  # fmt: skip
+    "x-death", "x-death-older", "x-last-return", "x-delivery-count",  # of its life so far; and _OF_ITS_LIFE
+))  # fmt: skip
+_OF_ITS_LIFE: Final = ("x-first-death-", "x-last-death-", "x-lost-")
 NUMBER_MAX: Final = 2**62
 """One more of it, too, is an integer of AMQP."""
 
@@ -47,7 +48,7 @@ def number(headers: Mapping[str, Any], name: str) -> int | None:
 
 def is_of_one_publish(name: str) -> bool:
     """Whether a header says something of one publish, or of what came of it, and not of the request."""
-    return name.lower().startswith(_OF_ONE_PUBLISH)
+    return name.lower() in _OF_ONE_PUBLISH or name.lower().startswith(_OF_ITS_LIFE)
 
 
 def octets(value: str) -> bytearray:

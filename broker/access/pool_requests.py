@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 def enters_pool(pools: PoolTable, targets: Sequence[QueueHandle]) -> bool:
     """Whether one of these queues is a pool's."""
-    return any(queue.entity.queue_id in pools.queues or queue.entity.queue_id in pools.delayed for queue in targets)
+    ids = (queue.entity.queue_id for queue in targets)
+    return any(queue_id in pools.queues or pools.delays(queue_id) is not None for queue_id in ids)
 
 
 def enter(access: Authorization, targets: Sequence[QueueHandle], messages: Sequence[Message]) -> Sequence[Message]:

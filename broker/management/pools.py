@@ -19,6 +19,7 @@ from clusterbroker.broker.pools.credentials import launch_of
 from clusterbroker.broker.pools.figures import WORKER_STATES
 from clusterbroker.broker.stats.pools import PoolRow
 from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.cluster.wiring.entities import Queue
 from clusterbroker.cluster.wiring.levels import ANSWERED_DELAYS
 from clusterbroker.cluster.wiring.pool_commands import GroupWord
 from clusterbroker.cluster.wiring.pool_entities import NO_KEY, NOOP, Launch, MoreSettings, Pool, PoolSettings
@@ -447,17 +448,35 @@ def worker_stop(reading: Reading, vhost: str, name: str, id: str) -> list[c.AnyC
 def deletion(reading: Reading, vhost: str, name: str) -> c.DeletePool:
     """Refused (404) without the pool; (400) unless forced, as long as requests wait for a group or for their time. The
     command itself refuses a pool with groups: of what waits elsewhere the wiring knows nothing, so this is judged by
-    the last samples."""
+    the last samples, and refused (503) without any."""
     pool = found_pool(reading, vhost, name)
     force = reading.query.get("force") == "true"
-    waiting = {} if force else {what: numbers(reading, queue)["waiting"] for what, queue in (
-        ("orphans", pool.orphans), ("delayed requests", pool.delayed),
-    )}  # fmt: skip
-    if any(waiting.values()):
-        told = " and ".join(f"{count:,} {what}" for what, count in waiting.items() if count)
+    waiting = {} if force else _waiting_elsewhere(reading, pool)
+    if waiting:
+        told = " and ".join(f"{count:,} {what}" for what, count in waiting.items())
         raise bad_request(
             f"pool '{name}' has {told}: wait until they are done, cancel them, or force it (they are answered "
             "pool_deleted)"
         )
     answers = reading.map.level >= ANSWERED_DELAYS
     return c.DeletePool(at_ms=reading.now_ms, vhost=vhost, name=name, force=force, delayed=answers)
+
+
+def _waiting_elsewhere(reading: Reading, pool: Pool) -> dict[str, int]:
+    """How many requests wait in no group, by where they do."""
+    waiting = {}
+    for what, queue_id in (("orphans", pool.orphans), ("delayed requests", pool.delayed)):
+        queue = reading.map.queue_by_id(queue_id)
+        if queue is not None and not _is_told(reading, queue):
+            raise Refused(503, "unavailable", f"how many {what} pool '{pool.name}' has is not known yet: try again")
+        if count := numbers(reading, queue_id)["waiting"]:
+            waiting[what] = count
+    return waiting
+
+
+def _is_told(reading: Reading, queue: Queue) -> bool:
+    """Whether a sample has what a queue holds: one of it, or of its owner, to which it may be new."""
+    replica = reading.replica
+    if queue.owner is not None and replica.node_track(replica.name_of(queue.owner)) is not None:
+        return True
+    return replica.queue_track(queue) is not None

@@ -30,6 +30,17 @@ class Ending:
         self.again_ms = 0
         self.ordered = False
 
+    @property
+    def nothing_left(self) -> bool:
+        """The queue is empty, and no group of the pool is left that something could come from."""
+        ring = self._queue.ring
+        return not ring.living(1, ring.next_seq - 1, 1) and not self._node.map.pools.groups(self._pool_id)
+
+    def schedule(self, now_ms: int) -> None:
+        """A command that was refused is ordered again in its time."""
+        if self.again_ms > now_ms and not self._queue.paused:
+            self._node.wake(self._queue, self.again_ms)
+
     def order(self) -> None:
         """The pool is deleted, and nothing is here any more."""
         if self.ordered or self._node.now_ms < self.again_ms:

@@ -33,7 +33,6 @@ from clusterbroker.broker.pools.request_dispatch import RequestDispatch
 from clusterbroker.broker.pools.request_events import RequestEvents
 from clusterbroker.broker.pools.sticky import STICKY_BYTES, sticks_to
 from clusterbroker.broker.pools.times import Arrivals, Followed
-from clusterbroker.broker.queues.dead_lettering.death import Reason
 from clusterbroker.broker.queues.dead_lettering.dropped import is_over
 from clusterbroker.broker.queues.modification import Modification
 from clusterbroker.broker.queues.producers import dead_letter_producer
@@ -226,9 +225,9 @@ class GroupQueue(Queue):
                 self._order(DropGroup, pool, group)
             return
         if pool.deleting:
-            self._give_up_all("pool_deleted")
+            self.give_up_ready("pool_deleted")
         elif now_ms < self._failing_ms and not self.subscriptions:
-            self._give_up_all("start_failed")
+            self.give_up_ready("start_failed")
         self._note(now_ms)
         self._measure(now_ms)
         if self._followed is None:  # what is there already came whenever
@@ -240,16 +239,6 @@ class GroupQueue(Queue):
         self._tell(pool, now_ms)
         if not self._ordered and now_ms >= self._again_ms:
             self._live(pool, group, pinned, now_ms)
-
-    def _give_up_all(self, reason: Reason) -> None:
-        """What waits is answered."""
-        while self.ring.ready:
-            if self.node.effort.spent:
-                self.node.later(self)
-                return
-            seq, message, _ = self.ring.pop_head()
-            self.dead_letters.give_up(seq, message, reason)
-            self.node.effort.popped()
 
     def _live(self, pool: Pool, group: Group, pinned: bool, now_ms: int) -> None:
         if group.moving:

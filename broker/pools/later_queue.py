@@ -64,14 +64,7 @@ class LaterQueue(DelayQueue):
         for seq, _, _ in self._taken:
             self.ring.put_back(seq)
         self._taken.clear()
-        while self.ring.ready:
-            if self.node.effort.spent:
-                self.node.later(self)
-                return
-            seq, message, _ = self.ring.pop_head()
-            self.dead_letters.give_up(seq, message, "pool_deleted")
-            self.node.effort.popped()
-        if not self.ring.living(1, self.ring.next_seq - 1, 1) and not self.node.map.pools.groups(self._pool_id):
+        if self.give_up_ready("pool_deleted") and self._ending.nothing_left:
             self._ending.order()
 
     def _letter_nowhere(self, letter: Letter) -> None:
@@ -81,5 +74,4 @@ class LaterQueue(DelayQueue):
 
     def _schedule(self, now_ms: int) -> None:
         super()._schedule(now_ms)
-        if self._ending.again_ms > now_ms and not self.paused:
-            self.node.wake(self, self._ending.again_ms)
+        self._ending.schedule(now_ms)

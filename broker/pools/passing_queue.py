@@ -41,15 +41,12 @@ class PassingPoolQueue(PassingQueue):
 
     @property
     def _is_done(self) -> bool:
-        """Nothing is here any more, and no group of the pool is left that something could come from."""
-        ring = self.ring
-        is_empty = self._next >= ring.next_seq and not ring.living(1, ring.next_seq - 1, 1)
-        return is_empty and not self.node.map.pools.groups(self._part.pool_id)
+        """All that came was looked at, and has left."""
+        return self._next >= self.ring.next_seq and self.ending.nothing_left
 
     def _schedule(self, now_ms: int) -> None:
         super()._schedule(now_ms)
-        if self.ending.again_ms > now_ms and not self.paused:
-            self.node.wake(self, self.ending.again_ms)
+        self.ending.schedule(now_ms)
 
     def pool_changed(self) -> None:
         """The pool is another one in the map."""

@@ -23,6 +23,7 @@ from clusterbroker.broker.queues.attributes import HAD_CONSUMERS, LINK_ATTACH
 from clusterbroker.broker.queues.browse import Browse, Browsed
 from clusterbroker.broker.queues.browsing import Browsing
 from clusterbroker.broker.queues.dead_lettering.dead_lettering import DeadLettering
+from clusterbroker.broker.queues.dead_lettering.death import Reason
 from clusterbroker.broker.queues.dispatch import Dispatch
 from clusterbroker.broker.queues.handle import EXCLUSIVE, GONE, CommitPart, Modification, Reread, Taken
 from clusterbroker.broker.queues.lease import BROKEN, LeaseAnswer, LeaseRequest
@@ -321,6 +322,18 @@ class Queue(LocalQueue):
             self.dispatch.reject(seq, change, at_once)
         else:
             self.dead_letters.give_up(seq, self.ring.message(seq), "rejected", at_once)
+
+    def give_up_ready(self, reason: Reason) -> bool:
+        """What waits dies. False: the effort is spent before its end."""
+        effort = self.host.effort
+        while self.ring.ready:
+            if effort.spent:
+                self.host.later(self)
+                return False
+            seq, message, _ = self.ring.pop_head()
+            self.dead_letters.give_up(seq, message, reason)
+            effort.popped()
+        return True
 
     def requeue(self, seq: int, counted: bool) -> None:
         if self.deleted:

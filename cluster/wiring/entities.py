@@ -34,8 +34,9 @@ KEY_BITS: Final = "x-delay-bits"
 DEAD_LETTERS: Final = "x-dead-letter-exchange"
 """What is due in such a queue is published there."""
 DEAD_REQUESTS: Final = "-dl-xchg"
-LATER_REQUESTS: Final = "-delayed"
 """So ends the name of the exchange before a pool's dead requests (`pool_names`)."""
+LATER_REQUESTS: Final = "-delayed"
+"""And of that for its requests of later."""
 
 
 HISTORY_PREFIX: Final = "amq.history."

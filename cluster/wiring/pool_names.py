@@ -12,6 +12,7 @@ from hashlib import sha256
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
+from .entities import LATER_REQUESTS
 from .queue_rules import NAME_BYTES_MAX
 
 POOL_BYTES_MAX: Final = 100
@@ -37,7 +38,7 @@ class PoolNames:
         """Fanout, to the requests exchange."""
         self.requests: Final = f"{prefix}-req-xchg"
         """Direct, with a queue per key."""
-        self.delayed: Final = f"{prefix}-delayed"
+        self.delayed: Final = prefix + LATER_REQUESTS
         self.orphans: Final = f"{prefix}-orphan"
         self.dead: Final = f"{prefix}-dl"
         self.activity: Final = f"{prefix}-activity"

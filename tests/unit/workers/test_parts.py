@@ -110,6 +110,19 @@ def test_words_of_the_broker_and_of_workers() -> None:
         _answer(Message(x_status="a-new-word", x_pool="core"))  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("name", "gone"),
+    [
+        ("CC", True), ("BCC", True), ("x-seq", True), ("x-death", True), ("x-death-older", True),
+        ("x-first-death-queue", True), ("X-Last-Death-Reason", True), ("x-lost-1", True), ("x-last-return", True),
+        ("ccNumber", False), ("bccs", False), ("x-sequence", False), ("x-producer-name", False),
+        ("x-death-star", False),
+    ],
+)  # fmt: skip
+def test_headers_of_one_publish_have_exact_names(name: str, gone: bool) -> None:
+    assert h.is_of_one_publish(name) is gone
+
+
 def test_mistakes_of_authors() -> None:
     with pytest.raises(ValueError, match="word of the broker"):
         Fail("text", status="expired")

@@ -290,3 +290,23 @@ def test_a_reason_names_no_key_that_the_user_may_not_read(why: str, seen: str) -
     )
     assert pools.worker(keys.place.reading("eye"), "/", "core", worker)["retired"] == seen
     assert pools.worker(keys.place.reading(), "/", "core", worker)["retired"] == (seen if why.endswith("secr") else why)
+
+
+def test_a_pool_is_not_deleted_before_it_is_known_what_waits_there() -> None:
+    keys = Keys()
+    place, reading = keys.place, keys.place.reading
+
+    def refused() -> tuple[int, str]:
+        with pytest.raises(Refused) as error:
+            pools.deletion(reading(), "/", "core")
+        return error.value.status, error.value.reason
+
+    assert refused() == (503, "how many orphans pool 'core' has is not known yet: try again")
+    assert pools.deletion(reading(force="true"), "/", "core").force
+    place.tell(rows.NodeRow(name=NODE))  # its owner tells, and has told nothing of queues that are new
+    assert not pools.deletion(reading(), "/", "core").force
+    queue = place.replica.map.queue_by_id(keys.pool.delayed)
+    assert queue is not None
+    place.tell(rows.QueueRow(queue_id=queue.queue_id, epoch=queue.epoch, owned=True, ready=1000))
+    assert refused()[0] == 400
+    assert "has 1,000 delayed requests:" in refused()[1]

@@ -19,6 +19,7 @@ from clusterbroker.cluster.errors import (
 from clusterbroker.cluster.ids import Epoch, Incarnation, LogIndex
 from clusterbroker.cluster.wiring import cascade
 from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.cluster.wiring.entities import DEAD_REQUESTS, LATER_REQUESTS
 from clusterbroker.cluster.wiring.levels import ANSWERED_DELAYS, STARTED_WORKERS, WORKER_POOLS, check_ordered
 from clusterbroker.cluster.wiring.map import ClusterMap
 from clusterbroker.cluster.wiring.pool_commands import Ended
@@ -144,6 +145,13 @@ def test_a_name_tells_its_key_unless_it_is_a_hash() -> None:
     assert names.key_of(names.request_queue("%" * 255)) is None
     for other in ("a%20b-req", "a%20b-req-%zz", "a%20b-req-%2d", "a%20b-req-%00", "a%20b-req-%FF", "a-req-1"):
         assert names.key_of(other) is None
+
+
+def test_names_end_as_those_look_for_who_do_not_know_the_pool() -> None:
+    names = PoolNames("a-delayed-dl-xchg")
+    assert names.exchange_of(names.dead).endswith(DEAD_REQUESTS)
+    ends = [name for name in names.exchanges if name.endswith((DEAD_REQUESTS, LATER_REQUESTS))]
+    assert ends == [names.delayed, names.exchange_of(names.dead)]
 
 
 def test_a_group_is_one_with_its_queue_and_binding(world: World) -> None:
