@@ -24,8 +24,8 @@ from clusterbroker.broker.content.formats import BASIC
 from clusterbroker.broker.content.properties import routing_headers
 from clusterbroker.broker.delay.delay_queue import BATCH, DelayQueue
 from clusterbroker.broker.delay.due_letters import DueLetters, Letter
-from clusterbroker.broker.delay.key_delays import for_all, own_targets
 from clusterbroker.broker.delay.lanes import Lane
+from clusterbroker.broker.delay.own_targets import own_targets
 from clusterbroker.broker.queues.deduplicating import DIGEST_BYTES, value_of
 from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.queues.local_queue import Host
@@ -75,9 +75,6 @@ class ComparingQueue(DelayQueue):
 
     def _time_and_key(self, _message: Message, _now_ms: int, /) -> tuple[int, str]:
         return AT_ONCE, ""
-
-    def _append(self, messages: Sequence[Message], now_ms: int) -> None:
-        super()._append([for_all(message) for message in messages], now_ms)
 
     def _key(self, _: Message, /) -> str:
         return ""
@@ -136,7 +133,7 @@ class ComparingQueue(DelayQueue):
     def _parts(self, message: Message, targets: Sequence[QueueHandle]) -> bool:
         return len(targets) > 1 or own_targets(message) is None
 
-    def _returned(self, letter: Letter) -> None:
+    def letter_returned(self, letter: Letter, /) -> None:
         assert self.letters is not None, "it was held in this epoch"
         for message in letter.returned or letter.messages:
             self._part(self.letters, message, letter.refused)

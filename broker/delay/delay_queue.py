@@ -21,12 +21,15 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from clusterbroker.broker.content.delays import due_of, note_waiting, waiting
+from clusterbroker.broker.content.delays import due_of, kept_header, note_waiting, waiting
 from clusterbroker.broker.content.message import with_properties
 from clusterbroker.broker.content.properties import properties_of, routing_headers
+from clusterbroker.broker.delay.delay_keys import DelayKeys
 from clusterbroker.broker.delay.due_letters import HELD_MAX, LETTER_BYTES, RUN_BYTES, DueLetters, Letter
 from clusterbroker.broker.delay.lanes import RETRY_FIRST_MS, Lane
+from clusterbroker.broker.delay.own_targets import for_all, own_targets
 from clusterbroker.broker.delay.pace import Pace
+from clusterbroker.broker.queues.dead_lettering.replicated import DUE
 from clusterbroker.broker.queues.effort import LOOKED_BYTES
 from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.queues.local_queue import Host
@@ -53,11 +56,9 @@ LOOK_MS: Final = 1000
 """So often a queue with waiting messages looks at the clock, which may have jumped."""
 UNREAD_MS: Final = 60_000
 """So often it tries a message that could not be read when it was due."""
-KEYS_MAX: Final = 100_000
-"""Keys under which something waits."""
 FOREVER: Final = 2**62
 
-__all__ = ["BATCH", "HELD_MAX", "KEYS_MAX", "DelayQueue"]
+__all__ = ["BATCH", "HELD_MAX", "DelayQueue"]
 
 
 class DelayQueue(Queue):
@@ -71,8 +72,7 @@ class DelayQueue(Queue):
 
     def __init__(self, entity: QueueEntity, settings: QueueSettings, ring: Ring, host: Host, now_ms: int) -> None:
         self.letters = None
-        self._keys: dict[str, int] = {}
-        """The newest message of each key, which may have left."""
+        self._keys = DelayKeys(self._waits)
         self._pace = Pace(entity.arguments.get(DELAY_RATE))
         super().__init__(entity, settings, ring, host, now_ms)
         self._begin()
@@ -86,7 +86,7 @@ class DelayQueue(Queue):
     def _begin(self) -> None:
         self._index = DueIndex()
         self._index.reserve(self.ring.ready)
-        self._keys = {}
+        self._keys.clear()
         self._read_from, self._read_end = 1, self.ring.next_seq
         self._fetching = False
         self._unnoted: tuple[list[int], list[Message]] = [], []  # read, and not in the index yet
@@ -96,7 +96,7 @@ class DelayQueue(Queue):
         self.ring.mark()
 
     def _resume(self) -> None:
-        self.letters = DueLetters(self, self._returned, self._letter_nowhere)
+        self.letters = DueLetters(self, self)
         self.letters.resume()
 
     def message_count(self, _: int) -> int:
@@ -124,7 +124,7 @@ class DelayQueue(Queue):
 
     @property
     def rejects(self) -> bool:
-        return self.limits.rejects or len(self._keys) >= KEYS_MAX
+        return self.limits.rejects or self._keys.is_full
 
     def accepts(self, message: Message, now_ms: int, named: tuple[bytes, int] | None = None) -> bool:
         if named is not None and self.log.producers.knows(*named):
@@ -139,12 +139,12 @@ class DelayQueue(Queue):
         if not self.rejects:
             return True
         keys = [self._time_and_key(message, now_ms)[1] for message in messages]
-        new = {key for key in keys if key and not self.under(key)}
-        if new and len(self._keys) + len(new) > KEYS_MAX and not self._free_keys(len(new)):
+        new = {key for key in keys if key and not self._keys.under(key)}
+        if new and not self._keys.has_room(len(new)):
             return False
         if not self.limits.rejects:
             return True
-        replaced = [self.under(key)[0] for key in {key for key in keys if key and key not in new}]
+        replaced = [self._keys.under(key) for key in {key for key in keys if key and key not in new}]
         in_place = len(keys) - sum(not key for key in keys) - len(new)
         if not replaced:
             return self.limits.takes(messages, now_ms)
@@ -153,11 +153,6 @@ class DelayQueue(Queue):
         count = len(messages) - in_place
         size = sum(message.body_length for message in messages) - freed
         return self.limits.has_room(now_ms, count, max(size, 0) if count == 0 else max(size, 1))
-
-    def _free_keys(self, wanted: int) -> bool:
-        """Forgets keys under which nothing waits any more. Whether so many more have room then."""
-        self._keys = {key: seq for key, seq in self._keys.items() if self._waits(seq)}
-        return len(self._keys) + wanted <= KEYS_MAX
 
     def _time_and_key(self, message: Message, now_ms: int) -> tuple[int, str]:
         """When a message is due and under which key it waits; whoever took it from its publisher set its time. 0: it is
@@ -170,7 +165,7 @@ class DelayQueue(Queue):
         return said
 
     def _append(self, messages: Sequence[Message], now_ms: int) -> None:
-        seq = self.ring.next_seq
+        seq, messages = self.ring.next_seq, [for_all(message) for message in messages]
         said = [self._time_and_key(message, now_ms) for message in messages]
         self.ring.append(
             [
@@ -186,12 +181,10 @@ class DelayQueue(Queue):
 
     def _note_key(self, key: str, seq: int) -> bool:
         """A message waits under a key: the older one leaves. Whether this one stays."""
-        known = self._keys.get(key, 0)
-        self._keys[key] = max(seq, known)
-        older = min(seq, known)
-        if older and older != max(seq, known):
+        older = self._keys.note(key, seq)
+        if older:
             self._drop(older)
-        return seq >= known
+        return older != seq
 
     def _drop(self, seq: int) -> None:
         """A waiting message leaves, if it does still wait."""
@@ -460,25 +453,33 @@ class DelayQueue(Queue):
         self.ring.settle(seq)
         self._forget_key(seq, message)
 
-    def _letter_nowhere(self, letter: Letter) -> None:
-        """As `_nowhere`, of a letter that the owner before held; it is settled afterwards."""
-
     def _key(self, message: Message) -> str:
+        """One that waits for some of its targets is replaced by none, and replaces none: it waits beside others that
+        are it."""
         said = due_of(message, 0)
-        if said is not None:
+        if said is not None and (not said[1] or kept_header(message) is not None):
             self.host.effort.looked(message.header_length)
             return said[1]
         self.host.effort.decoded(message.header_length)
-        return delay_key(routing_headers(message))
+        return "" if own_targets(message) is not None else delay_key(routing_headers(message))
 
     def _forget_key(self, seq: int, message: Message) -> None:
         if self._keys:
-            key = self._key(message)
-            if key and self._keys.get(key) == seq:
-                del self._keys[key]
+            self._keys.forget(self._key(message), seq)
 
-    def _returned(self, letter: Letter) -> None:
-        """Some targets have not taken it: it waits for those anew, in the group in which it is settled here."""
+    # -- letters (`due_letters.Sender`) -------------------------------------------------------------------------
+
+    def letter_reason(self, _targets: Sequence[QueueHandle], /) -> int:
+        return DUE
+
+    def letter_targets(self, letter: Letter, /) -> Sequence[QueueHandle] | None:
+        return self.host.due.targets(self, letter.messages[0])
+
+    def letter_nowhere(self, letter: Letter, /) -> None:
+        """It is dropped, as in `_nowhere`."""
+
+    def letter_returned(self, letter: Letter, /) -> None:
+        """It waits for those anew."""
         assert letter.messages, "it is not answered yet"
         assert letter.targets is not None, "it was published"
         assert self.letters is not None, "it was held in this epoch"
@@ -525,7 +526,7 @@ class DelayQueue(Queue):
         super().end_epoch()
         self._end_letters()
         self._index = DueIndex()
-        self._keys = {}
+        self._keys.clear()
         self._taken.clear()
         self._unnoted = [], []
 
@@ -562,15 +563,11 @@ class DelayQueue(Queue):
 
     def under(self, key: str) -> list[int]:
         """The message that waits under this key, if there is one."""
-        seq = self._keys.get(key, 0)
-        return [seq] if seq and self._waits(seq) else []
+        seq = self._keys.under(key)
+        return [seq] if seq else []
 
     def remove(self, seq: int) -> None:
-        """A pool's request is cancelled, and its caller hears of it."""
-        if self.host.due.is_answered(self) and self.ring.set_aside(seq):
-            self.dead_letters.give_up(seq, self.ring.message(seq), "cancelled")
-        else:
-            super().remove(seq)
+        super().remove(seq)
         self._index.void(seq)
 
     def reschedule(self, seq: int, message: Message, at_ms: int) -> None:

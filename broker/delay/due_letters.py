@@ -3,12 +3,13 @@
 As dead letters of a replicated queue (`queues.dead_lettering.replicated`) a message leaves in steps that a new owner
 can take up:
 
-    held       a DEAD record (reason `due`): it has left the order of the queue, and has a number
+    held       a DEAD record (reason `due`, or `due_unbound`): it has left the order of the queue, and has a number
     published  once that record is committed, to each target under the queue's name and that number
     answered   by all of them
     settled    SET; what some have refused is appended anew in the same group, for those alone (header `x-delay-to`)
 
-A new owner publishes all that is held again: who has the number takes no second copy.
+A new owner publishes all that is held again: who has the number takes no second copy. The queue finds the targets of
+that anew, by the reason for one (`Sender`).
 
 No target waits for another one (`lanes`). A letter that only some have answered, while others stall, is narrowed: the
 attributes DUE_TARGET name those that still have to answer, so that others may forget its number.
@@ -23,11 +24,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, Protocol
 
 from clusterbroker.broker.delay.lanes import QUOTA, STALL_MS, Lane
 from clusterbroker.broker.queues.attributes import DUE_TARGET
-from clusterbroker.broker.queues.dead_lettering.replicated import REASONS
+from clusterbroker.broker.queues.dead_lettering.replicated import DUE, DUE_UNBOUND
 from clusterbroker.broker.queues.handle import QueueHandle
 from clusterbroker.broker.queues.local_queue import LocalQueue
 from clusterbroker.broker.queues.log import SAFE
@@ -45,13 +46,13 @@ RUN_MAX: Final = 256
 RUN_BYTES: Final = 64 << 10
 LETTER_BYTES: Final = 1 << 20
 """Of one letter; its last message may be longer."""
-DUE: Final = REASONS.index("due")
 
 
 class Letter:
     """What is held for its targets as one: a message, or several for one target.
 
     number    of the first; those of others follow it
+    reason    of its DEAD record
     messages  empty: the content is not here; its `size` in bytes
     mark      of the commit that its DEAD record needs
     targets   None: it is not published yet
@@ -63,12 +64,14 @@ class Letter:
     """
 
     __slots__ = (
-        "alone", "awaited", "mark", "messages", "narrowed", "number", "refused", "returned", "seqs", "size", "targets",
+        "alone", "awaited", "mark", "messages", "narrowed", "number", "reason", "refused", "returned", "seqs", "size",
+        "targets",
     )  # fmt: skip
 
-    def __init__(self, seqs: list[int], number: int, mark: int, messages: list[Message]) -> None:
+    def __init__(self, seqs: list[int], number: int, mark: int, messages: list[Message], reason: int) -> None:
         self.seqs = seqs
         self.number = number
+        self.reason = reason
         self.mark = mark
         self.fill(messages)
         self.targets: Sequence[QueueHandle] | None = None
@@ -91,21 +94,33 @@ class Letter:
         return range(self.number, self.number + len(self.seqs))
 
 
+class Sender(Protocol):
+    """The queue, as its letters see it."""
+
+    def letter_reason(self, targets: Sequence[QueueHandle], /) -> int:
+        """With which a letter to these is held."""
+
+    def letter_targets(self, letter: Letter, /) -> Sequence[QueueHandle] | None:
+        """Where a letter goes that the owner before held; None: that is not known yet."""
+
+    def letter_nowhere(self, letter: Letter, /) -> None:
+        """Such a letter finds no queue any more; it is settled afterwards."""
+
+    def letter_returned(self, letter: Letter, /) -> None:
+        """Some targets have not taken it; it is settled afterwards, in the same group."""
+
+
 class DueLetters:
-    """Of one delay queue and epoch. `returned` is called before the settlement of a letter that some have refused,
-    `nowhere` of one that the owner before held and that finds no queue any more."""
+    """Of one delay queue and epoch."""
 
     __slots__ = (
-        "_count", "_leaving", "_line", "_narrowing", "_nowhere", "_open", "_queue", "_returned", "_stalled",
-        "_stalled_bytes", "ended", "held_bytes", "lanes",
+        "_count", "_leaving", "_line", "_narrowing", "_open", "_queue", "_sender", "_stalled", "_stalled_bytes",
+        "ended", "held_bytes", "lanes",
     )  # fmt: skip
 
-    def __init__(
-        self, queue: LocalQueue, returned: Callable[[Letter], None], nowhere: Callable[[Letter], None] = lambda _: None
-    ) -> None:
+    def __init__(self, queue: LocalQueue, sender: Sender) -> None:
         self._queue = queue
-        self._returned = returned
-        self._nowhere = nowhere
+        self._sender = sender
         self._open: dict[int, Letter] = {}  # by number: held, or settled and that is not committed
         self._count = 0  # of their messages
         self._line: deque[Letter] = deque()  # not published yet, in order
@@ -155,7 +170,8 @@ class DueLetters:
 
     def hold(self, seq: int, message: Message, targets: Sequence[QueueHandle], withheld: Sequence[QueueHandle]) -> None:
         """A message that was set aside goes to these targets; those that are `withheld` are not asked."""
-        letter = Letter([seq], self._queue.ring.hold_dead(seq, DUE), self._mark, [message])
+        reason = self._sender.letter_reason(targets)
+        letter = Letter([seq], self._queue.ring.hold_dead(seq, reason), self._mark, [message], reason)
         letter.targets = targets
         letter.refused = list(withheld)
         self._open_one(letter)
@@ -169,7 +185,8 @@ class DueLetters:
 
     def hold_all(self, seqs: list[int], messages: list[Message], target: QueueHandle) -> None:
         """Messages that were set aside go to this queue, whose lane takes that many."""
-        letter = Letter(seqs, self._queue.ring.hold_all_dead(seqs, DUE), self._mark, messages)
+        reason = self._sender.letter_reason((target,))
+        letter = Letter(seqs, self._queue.ring.hold_all_dead(seqs, reason), self._mark, messages, reason)
         letter.targets = (target,)
         letter.awaited[target] = None
         self._open_one(letter)
@@ -184,8 +201,8 @@ class DueLetters:
     def resume(self) -> None:
         """A new owner takes up what the last one left, in the order of the numbers."""
         for seq, number, reason in self._queue.ring.dead():
-            if reason == DUE:  # else it was cancelled (`dead_lettering`)
-                self._open_one(Letter([seq], number, SAFE, []))
+            if reason in (DUE, DUE_UNBOUND):  # else it was cancelled (`dead_lettering`)
+                self._open_one(Letter([seq], number, SAFE, [], reason))
 
     # -- the turn -----------------------------------------------------------------------------------------------
 
@@ -238,7 +255,7 @@ class DueLetters:
                 self._load()
                 return
             if letter.targets is None:
-                if not self._address(letter, letter.messages[0]):
+                if not self._address(letter):
                     return
                 queue.ring.mark()  # there is room for others behind the last of them
             run = self._run()
@@ -280,7 +297,7 @@ class DueLetters:
         (target,) = letter.awaited
         parts = []
         for seq, number, message in zip(letter.seqs, letter.numbers, letter.messages, strict=True):
-            part = Letter([seq], number, letter.mark, [message])
+            part = Letter([seq], number, letter.mark, [message], letter.reason)
             part.targets = letter.targets
             part.awaited[target] = None
             part.alone = letter.alone
@@ -290,9 +307,9 @@ class DueLetters:
         self.lane(target).hold_each(letter.numbers)
         return parts[0]
 
-    def _address(self, letter: Letter, message: Message) -> bool:
+    def _address(self, letter: Letter) -> bool:
         """A letter of the owner before: it goes to the targets of now, or to those that still had to answer."""
-        found = self._queue.host.due.targets(self._queue, message)
+        found = self._sender.letter_targets(letter)
         if found is None:
             return False
         if self._queue.ring.has_attributes:
@@ -303,13 +320,13 @@ class DueLetters:
         letter.targets = found
         for target in found:
             letter.awaited[target] = None
-            self.lane(target).hold(letter.number, len(message.payload))
+            self.lane(target).hold(letter.number, letter.size)
         return True
 
     def _send(self, run: Sequence[Letter]) -> None:
         targets = tuple(run[0].awaited)
         if not targets:
-            self._nowhere(run[0])
+            self._sender.letter_nowhere(run[0])
             self._ends(run[0])
             return
         queue, now_ms = self._queue, self._queue.host.now_ms
@@ -373,7 +390,7 @@ class DueLetters:
         for target in letter.refused:
             self.lane(target).owed -= 1
         if letter.refused:
-            self._returned(letter)
+            self._sender.letter_returned(letter)
         self._queue.ring.settle_all(letter.seqs)
         self.held_bytes -= letter.size
         letter.messages = letter.returned = []

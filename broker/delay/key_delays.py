@@ -13,18 +13,14 @@ publishes here is refused meanwhile: what was confirmed is never in a queue that
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
-from msgspec.structs import replace
-
-from clusterbroker.broker.content.delays import kept_header, key_delay_s, waiting
-from clusterbroker.broker.content.message import with_properties
-from clusterbroker.broker.content.properties import properties_of, routing_headers
+from clusterbroker.broker.content.delays import key_delay_s, waiting
 from clusterbroker.broker.delay.delay_queue import DelayQueue
 from clusterbroker.broker.delay.due_letters import Letter
+from clusterbroker.broker.delay.own_targets import own_targets
 from clusterbroker.broker.queues.local_queue import Host
 from clusterbroker.broker.queues.ring import Ring
-from clusterbroker.broker.routing.delays import TARGETS
 from clusterbroker.cluster.errors import Unavailable
 from clusterbroker.cluster.wiring.commands import AnyCommand, EndDelays
 from clusterbroker.cluster.wiring.entities import Queue as QueueEntity
@@ -71,9 +67,6 @@ class KeyDelayQueue(DelayQueue):
     def _time_and_key(self, message: Message, now_ms: int) -> tuple[int, str]:
         return (message.time_ms or now_ms) + 1000 * key_delay_s(message, self.entity.key_bits), ""
 
-    def _append(self, messages: Sequence[Message], now_ms: int) -> None:
-        super()._append([for_all(message) for message in messages], now_ms)
-
     def _key(self, _: Message, /) -> str:
         return ""
 
@@ -101,7 +94,7 @@ class KeyDelayQueue(DelayQueue):
         self.ring.put_back(seq)
         self._index.add(now_ms + UNROUTED_MS, seq)
 
-    def _letter_nowhere(self, letter: Letter) -> None:
+    def letter_nowhere(self, letter: Letter, /) -> None:
         (message,) = letter.messages  # it was about to be published
         if letter.narrowed or own_targets(message) is not None:
             return
@@ -148,20 +141,3 @@ class KeyDelayQueue(DelayQueue):
             self.ring.mark()
 
         self.node.propose(command, done)
-
-
-def own_targets(message: Message) -> list[Any] | None:
-    """The queues for which alone a message waits anew, for others have it; None: it is for all."""
-    if kept_header(message) is not None:
-        return None
-    left = routing_headers(message).get(TARGETS)
-    return left if isinstance(left, list) else None
-
-
-def for_all(message: Message) -> Message:
-    """A message that comes: no publisher says who gets it."""
-    if own_targets(message) is None:
-        return message
-    properties = properties_of(message)
-    headers = {name: value for name, value in (properties.headers or {}).items() if name != TARGETS}
-    return with_properties(message, replace(properties, headers=headers or None))

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from clusterbroker.broker.content.delays import alike, fired, fired_header, kept_header, key_delay_s
 from clusterbroker.broker.content.message import republished, with_flags
 from clusterbroker.broker.content.properties import KnownProperties, properties_of
-from clusterbroker.broker.delay.key_delays import own_targets
+from clusterbroker.broker.delay.own_targets import own_targets
 from clusterbroker.broker.node.passed_messages import PassedMessages, chance_of
 from clusterbroker.broker.queues.effort import LOOKED_BYTES
 from clusterbroker.broker.queues.handle import QueueHandle
@@ -56,10 +56,6 @@ class DueMessages:
         self._letters = letters
         self._passed = PassedMessages(node)
 
-    def is_answered(self, queue: LocalQueue) -> bool:
-        """See `Due.is_answered`."""
-        return self._node.pools.delayed_by(queue.entity) is not None
-
     def targets(self, queue: LocalQueue, message: Message) -> Sequence[QueueHandle] | None:
         """See `Due.targets`."""
         vhost = self._node.vhosts.get(queue.entity.vhost)
@@ -68,7 +64,7 @@ class DueMessages:
         if vhost is not None and queue.entity.compares:
             return self._passed.targets(vhost, queue, message)
         if vhost is None or vhost.router.exchange_type(queue.entity.delays) is None:
-            return () if self.is_answered(queue) else None  # of a pool that is deleted: its queue outlives the exchange
+            return None
         targets = self._targets(vhost, queue, message)
         if not targets:
             vhost.counts(queue.entity.delays).drop_unroutable += 1

@@ -4,7 +4,7 @@
     s    mean seconds from delivery to acknowledgement (EWMA over messages); `service_s` until SAMPLES_MIN of them
     c    prefetch, B backlog (ready + held), W ready workers, S starting ones, L start time of the key
 
-    need = max(ceil(A*s / (LOAD*c)), ceil(B*s / (c*target_wait_s)))         within min..max
+    need = max(ceil(A*s / (LOAD*c)), ceil(B*s / (c*target_wait_s)))         within min..max; A*s is 0 unless it is bound
 
 A worker with c messages at once and s seconds for each settles c/s messages a second (Little), so A*s/c workers keep
 up, at full load; LOAD leaves room. The second term empties the backlog in `target_wait_s`.
@@ -111,7 +111,8 @@ class Demand:
         measured = self.samples >= SAMPLES_MIN
         service_s = self.service_s if measured else settings.service_s
         load = self.arrivals * service_s / (LOAD * settings.prefetch)
-        by_arrivals = math.ceil(load) if load >= LOAD_MIN else 0
+        comes = load >= LOAD_MIN and group.state is GroupState.ACTIVE  # what comes to others goes to the orphans
+        by_arrivals = math.ceil(load) if comes else 0
         by_backlog = math.ceil(group.backlog * service_s / (settings.prefetch * settings.target_wait_s))
         need, rule = (by_arrivals, "arrivals") if by_arrivals > by_backlog else (by_backlog, "backlog")
         if need > 1 and not measured and not settings.eager:

@@ -150,7 +150,8 @@ class OrphanQueue(PassingPoolQueue):
             return
         order = controller.order()
         if order is None:
-            if pool.deleting and self._is_done and not controller.busy:
+            later = self.node.map.queue_by_id(pool.delayed)  # it may have given requests to this queue
+            if pool.deleting and later is None and self._is_done and not controller.busy:
                 self.ending.order()
             return
         kind, keys = order

@@ -31,7 +31,9 @@ class PassingPoolQueue(PassingQueue):
 
     @property
     def passes(self) -> bool:
-        return self.pool is not None
+        """An operator's pause does not outlive the pool: its callers are answered."""
+        pool = self.pool
+        return pool is not None and (pool.deleting or not self.halted)
 
     def _begin(self) -> None:
         self.ending = Ending(self, self.node, self._part.pool_id)

@@ -39,9 +39,6 @@ class Links(Protocol[Q_contra]):
 class Due(Protocol[Q_contra]):
     """Messages of delay queues that are due."""
 
-    def is_answered(self, queue: Q_contra) -> bool:
-        """Whether who is cancelled there hears of it: it holds requests of a pool."""
-
     def targets(self, queue: Q_contra, message: Message) -> Sequence[QueueHandle] | None:
         """Where a message goes now that it is due; None: its exchange ends just now."""
 

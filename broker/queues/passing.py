@@ -90,7 +90,7 @@ class PassingQueue(Queue):
 
     def _serve(self, now_ms: int) -> None:
         super()._serve(now_ms)
-        if not (self.paused or self.halted) and self.dead_letters.replicated is not None and self.passes:
+        if not self.paused and self.dead_letters.replicated is not None and self.passes:
             self._look()
             self._pass()
 
@@ -103,7 +103,7 @@ class PassingQueue(Queue):
     @property
     def passes(self) -> bool:
         """Whether anything is looked at now."""
-        return True
+        return not self.halted
 
     def _look(self) -> None:
         """The next messages, as far as they are here; what is on the disk only is read first."""

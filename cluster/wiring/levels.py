@@ -130,7 +130,10 @@ LEVELS: Final = (
         "key's workers that a new controller knows",
     ),
     Level(POOL_EVENTS, "pools that tell what happens to their requests and workers, in a stream"),
-    Level(ANSWERED_DELAYS, "answers to requests that wait for their time in a pool that is deleted"),
+    Level(
+        ANSWERED_DELAYS,
+        "answers to requests that wait for their time in a pool that is deleted, and their way when they are due",
+    ),
 )
 LEVEL: Final = LEVELS[-1].number
 """The highest that this release knows."""

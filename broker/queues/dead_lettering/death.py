@@ -47,10 +47,10 @@ from clusterbroker.journal.values import Timestamp
 
 Reason = Literal[
     "rejected", "expired", "maxlen", "delivery_limit", "due", "moved", "answered", "invalid_key", "key_refused",
-    "no_capacity", "start_failed", "cancelled", "pool_deleted",
+    "no_capacity", "start_failed", "cancelled", "pool_deleted", "due_unbound",
 ]  # fmt: skip
-"""`due`: a delayed message goes on its way; `passed`: one that its exchange has compared. They have not died, and their
-headers do not say so."""
+"""`due`: a delayed message goes on its way; `due_unbound`: a request of later goes to its pool's orphans, for no queue
+of its key is bound. They have not died, and their headers do not say so."""
 
 COUNT_MAX: Final = 2**63 - 1
 """What the wire type of `count` can hold; a client may have written it."""

@@ -39,10 +39,10 @@ RETRY_FIRST_MS: Final = 1000
 RETRY_MAX_MS: Final = 60_000
 REASONS: Final[tuple[Reason, ...]] = (
     "rejected", "expired", "maxlen", "delivery_limit", "due", "moved", "answered", "invalid_key", "key_refused",
-    "no_capacity", "start_failed", "cancelled", "pool_deleted",
+    "no_capacity", "start_failed", "cancelled", "pool_deleted", "due_unbound",
 )  # fmt: skip
 """As DEAD records number them, from 0. New ones go to the end."""
-_DUE: Final = REASONS.index("due")
+DUE, DUE_UNBOUND = REASONS.index("due"), REASONS.index("due_unbound")
 
 
 class Dead:
@@ -89,7 +89,7 @@ class ReplicatedDeadLetters:
     def resume(self) -> None:
         """A new owner takes up what the last one left; `turn` is not called before the other copies have it too."""
         for seq, number, reason in self._queue.ring.dead():
-            if reason != _DUE:  # that goes on otherwise (`delay.due_letters`)
+            if reason not in (DUE, DUE_UNBOUND):  # they go on otherwise (`delay.due_letters`)
                 self._add(Dead(seq, number, REASONS[reason], SAFE))  # it needs no commit of this owner's
 
     def _add(self, dead: Dead) -> None:

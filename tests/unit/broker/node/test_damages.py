@@ -11,7 +11,7 @@ from clusterbroker.broker.stats.inspection import Request
 from clusterbroker.broker.wire.amqp091 import methods as m
 from clusterbroker.cluster.ids import NodeId, QueueId
 from clusterbroker.cluster.wiring import commands as c
-from tests.unit.broker.fronts.amqp091.harness import Client, World, bodies
+from tests.unit.broker.fronts.amqp091.harness import Client, Content, World, bodies
 from tests.unit.broker.fronts.amqp091.leasing_reader import Reader
 from tests.unit.broker.node.node_cluster import Cluster, Site
 from tests.unit.broker.transactions.stager import Stager
@@ -89,6 +89,41 @@ def test_a_dead_letter_that_cannot_be_read_does_not_keep_the_others() -> None:
     world.wait(2000)
     assert bodies(client.consume("letters", no_ack=True)) == numbers(1, 3, 4, 5)
     assert alerts(world) == [("message.damaged", SUBJECT)]
+
+
+@pytest.mark.parametrize(
+    ("exchange", "name"),
+    [("core-delayed", "amq.delay.core-delayed"), ("core", "core-orphan"), ("core-req-xchg", "core-req-42")],
+)
+def test_a_pool_that_is_deleted_waits_for_an_operator_with_what_is_held_back(exchange: str, name: str) -> None:
+    world = World()
+    world.command(c.DeclarePool(vhost="/", name="core"))
+    client = world.client()
+    client.declare("answers")
+    if name == "core-req-42":
+        client.consume(name, "c")
+        client.ask(m.BasicCancel("c"))
+    else:
+        world.command(c.PausePool(vhost="/", name="core"))
+    for number in ("1", "2", "3"):
+        about = {"headers": {"x-delay": 60_000}} if exchange == "core-delayed" else {}
+        client.publish(exchange, "42", b"x", correlation_id=number, reply_to="answers", delivery_mode=2, **about)
+    world.checkpoint()
+    world.crash()
+    (queue_id,) = [queue_id for queue_id, queue in world.node.queues.items() if queue.name == name]
+    assert world.journal is not None
+    world.journal.damaged.add((queue_id, 2))
+    world.command(c.DeletePool(at_ms=world.now_ms, vhost="/", name="core", force=True, delayed=True))
+    world.wait(70_000)
+    answers = [one.properties.correlation_id for one in world.client().consume("answers") if isinstance(one, Content)]
+    assert answers == ["1", "3"]
+    assert alerts(world) == [("message.damaged", f"queue '{name}' in vhost '/'")]
+    assert world.node.map.pools.all()
+    assert inspect(world, queue_id, what="delete", seqs=(2,)).result.done == 1
+    world.wait(5000)
+    assert not alerts(world)
+    assert not world.node.map.pools.all()
+    assert set(world.node.vhosts["/"].queues) == {"answers"}
 
 
 def three(**arguments: object) -> tuple[Cluster, int]:

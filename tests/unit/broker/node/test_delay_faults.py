@@ -302,7 +302,7 @@ def test_a_rate_bounds_what_leaves_in_a_second() -> None:
 
 
 def test_there_are_so_many_keys_at_most(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clusterbroker.broker.delay.delay_queue.KEYS_MAX", 3)
+    monkeypatch.setattr("clusterbroker.broker.delay.delay_keys.KEYS_MAX", 3)
     client = world.client()
     client.ask(m.ConfirmSelect())
     answers = []
@@ -464,3 +464,23 @@ def test_a_queue_that_is_full_of_what_it_took_before_a_crash_gets_it_once(groups
         client.ask(m.BasicCancel(f"of {number}"))
         world.wait(61_000)
     assert got == [b"1"]
+
+
+def test_what_waits_for_each_of_its_queues_has_no_key_that_one_of_another_queue_replaces() -> None:
+    world = World()
+    client = world.client()
+    exchange(client)
+    for name in ("full", "full as well"):
+        bound(client, name, durable=True, **REFUSING)
+        client.publish("", name, b"first", delivery_mode=2)
+    client.ask(m.ConfirmSelect())
+    client.publish("later", "k", b"1", headers={"x-delay": 1000, **KEYS}, delivery_mode=2)
+    world.wait(2000)
+    assert delaying(world).ring.ready == 2
+    world.crash()  # the next owner reads what waits, and its keys
+    client = world.client()
+    world.wait(2000)
+    got = {name: bodies(client.consume(name, name, no_ack=True)) for name in ("full", "full as well")}
+    world.wait(61_000)
+    more = sorted(bodies(client.hear()))
+    assert (got, more) == ({"full": [b"first"], "full as well": [b"first"]}, [b"1", b"1"])

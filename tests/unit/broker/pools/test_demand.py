@@ -27,6 +27,13 @@ def test_need_by_backlog_and_by_arrivals() -> None:
     assert measured(1.0).need(group("k", ready=20), Settings(max=100, target_wait_s=5.0, prefetch=4)) == 1
 
 
+def test_arrivals_of_before_it_was_unbound_ask_for_no_worker() -> None:
+    busy = measured(1.0, arrivals=7.0)
+    assert busy.reasoned(group("k", state="unbound"), Settings()) == (0, "idle")
+    assert busy.reasoned(group("k", state="draining"), Settings()) == (0, "idle")
+    assert busy.reasoned(group("k", state="unbound", ready=1), Settings()) == (1, "backlog")
+
+
 def test_need_within_min_and_max() -> None:
     assert measured(1.0).need(group("k", ready=10_000), Settings(max=8)) == 8
     assert measured(1.0).need(group("k"), Settings(min=3)) == 3
