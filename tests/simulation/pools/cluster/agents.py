@@ -38,6 +38,8 @@ class Request:
     poison: bool = False
     by_name: bool = False
     """Published to its queue's name, past the pool's exchange."""
+    later_ms: int = 0
+    """For so long it is delayed; how long it waits from then on nobody promises, for its owner may be away."""
     confirmed: bool = False
     refused: bool = False
     """Nacked or returned: it may be there all the same, if its publisher did not hear of it in time."""
@@ -148,14 +150,18 @@ class Caller(Agent):
         world, socket = self.world, self.socket
         if socket is None or not socket.open or not socket.world.works:
             return
-        ttl_ms = min(world.ttl_ms, expiration_ms or world.ttl_ms)
-        request = world.request(key, poison, ttl_ms, by_name)
+        later_ms = 0 if by_name else world.put_off_ms()
+        ttl_ms = min(world.ttl_ms, expiration_ms or world.ttl_ms) + later_ms
+        request = world.request(key, poison, ttl_ms, by_name, later_ms)
         self._tag += 1
         self._open[self._tag] = request
         more: dict[str, Any] = {"expiration": str(expiration_ms)} if expiration_ms else {}
-        if meant := world.meant(key):
-            more["headers"] = {"x-sticky": meant}
-        exchange, address = ("", f"{POOL}-req-{key}") if by_name else (POOL, key)
+        meant = world.meant(key)
+        if meant or later_ms:
+            more["headers"] = {**({"x-sticky": meant} if meant else {}), **({"x-delay": later_ms} if later_ms else {})}
+        exchange, address = (f"{POOL}-delayed" if later_ms else POOL), key
+        if by_name:
+            exchange, address = "", f"{POOL}-req-{key}"
         socket.raw(
             socket.content(
                 exchange, address, b"%d:%s" % (request.number, key.encode()), mandatory=True, reply_to=ANSWERS,
@@ -176,7 +182,8 @@ class Caller(Agent):
                     request.refused = True
                 elif not request.refused:
                     request.confirmed = True
-                    request.deadline_ms = self.world.now_ms + request.ttl_ms
+                    if not request.later_ms:
+                        request.deadline_ms = self.world.now_ms + request.ttl_ms
 
     def closed(self, said: Any) -> None:
         if isinstance(said, m.ChannelClose) or said.reply_code != 320:

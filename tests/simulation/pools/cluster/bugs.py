@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from clusterbroker.broker.access.worker_rights import WorkerRights
+from clusterbroker.broker.delay.delay_queue import DelayQueue
 from clusterbroker.broker.foreman import foreman as foreman_module
 from clusterbroker.broker.foreman.drivers.port import DriverError
 from clusterbroker.broker.foreman.foreman import Foreman
@@ -23,6 +24,7 @@ from clusterbroker.broker.pools import policy as policy_module
 from clusterbroker.broker.pools.fleet import Fleet
 from clusterbroker.broker.pools.group_queue import GroupQueue
 from clusterbroker.broker.pools.holdings import Holdings
+from clusterbroker.broker.pools.later_queue import LaterQueue
 from clusterbroker.broker.pools.request_events import RequestEvents
 from clusterbroker.broker.pools.suspects import Suspects
 from clusterbroker.broker.queues.dead_lettering.replicated import Dead, ReplicatedDeadLetters
@@ -220,6 +222,11 @@ def spares_that_are_not_counted(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Fleet, "_coming", lambda self, key, now_s: () if key == NO_KEY else coming(self, key, now_s))
 
 
+def due_by_the_bindings_of_then(patch: pytest.MonkeyPatch) -> None:
+    """Where a due request went its record does not say: the next owner goes by what is bound."""
+    patch.setattr(LaterQueue, "letter_targets", DelayQueue.letter_targets)
+
+
 def keys_served_after_they_were_given_back(patch: pytest.MonkeyPatch) -> None:
     """A worker gets requests of a key as long as it consumes them: that the key is another's by now says nobody."""
 
@@ -264,7 +271,7 @@ FOUND_IN: Final[dict[Bug, tuple[str, int, str]]] = {
     unknown_list_taken_for_empty: ("drivers", 0, "I4:"),
     label_without_cluster: ("owners", 0, "I6:"),
     drop_without_asking_the_owner: ("idle", 28, "I7:"),
-    move_without_numbers: ("controllers", 7, "I1:"),
+    move_without_numbers: ("controllers", 47, "I1:"),
     answer_without_number: ("owners", 3, "I1:"),
     settle_before_the_targets_commit: ("owners", 29, "I1:"),
     time_to_live_begun_anew_by_the_move: ("pauses", 0, "I1:"),
@@ -282,7 +289,9 @@ FOUND_IN: Final[dict[Bug, tuple[str, int, str]]] = {
     keys_served_after_they_were_given_back: ("several", 0, "I11:"),
     keys_taken_while_they_hold: ("several", 0, "I10:"),
     held_before_is_not_known: ("drivers", 3, "events:"),
+    due_by_the_bindings_of_then: ("later", 9, "I1:"),
 }
 """Scenario, the seed to begin with, and how the violation begins that says so: a seed may also find what was not put
 in. With the seven of `tests/simulation/pools/bugs.py` these are all of the design page's, two of spares, two of keys
-at workers that serve several, two of a place that is shared, one of a new version, and one of what the pool tells."""
+at workers that serve several, two of a place that is shared, and one each of a new version, of what the pool tells, and
+of requests that are delayed."""

@@ -544,7 +544,8 @@ class Checkers:
             return
         serving = {each.spec.key for each in world.processes if each.alive and each.ready and each.term_ms is None}
         for request in world.new_requests():
-            self._waiting[request.key][request.number] = request
+            if not request.later_ms:
+                self._waiting[request.key][request.number] = request
         for key, waiting in self._waiting.items():
             for number in [n for n, each in waiting.items() if each.refused or each.deadline_ms < self._now_ms]:
                 del waiting[number]

@@ -196,6 +196,31 @@ def company(world: World, rng: random.Random) -> None:
     world.service = (200, 1_500)
 
 
+def later(world: World, rng: random.Random) -> None:
+    """Most requests are delayed, and their owner, or another one, dies when some are due; keys come and go."""
+    world.later = 0.7
+    world.nodes.latency_ms = rng.choice((100, 200, 300))
+
+    def due() -> bool:
+        name = world.owner(f"amq.delay.{POOL}-delayed")
+        entity = world.nodes.truth.queue("/", f"amq.delay.{POOL}-delayed")
+        queue = None if name is None or entity is None else world.nodes[name].node.queues.get(entity.queue_id)
+        return queue is not None and bool(queue.ring.dead())
+
+    def strike() -> None:
+        name = world.owner(rng.choice((f"amq.delay.{POOL}-delayed", f"{POOL}-orphan"))) or "a"
+        rounds = rng.randrange(12)
+        if rng.random() < 0.7:
+            world.kill(name, rng.random() < 0.5, rng.randint(1_000, 8_000), rounds)
+        else:
+            world.pause(name, rng.choice((1_500, 5_000)), rounds)
+
+    _again(
+        world, rng, (3_000, 9_000),
+        lambda: _when(world, due, lambda: world.after(rng.randrange(0, 8) * 100, strike)),
+    )  # fmt: skip
+
+
 def operators(world: World, rng: random.Random) -> None:
     """Words about keys, amid long work: workers are retired with what they hold."""
     world.service = (50, 6_000)
@@ -259,7 +284,7 @@ SEVERAL: Final = ("several", "several_in_company")
 """Workers serve several keys."""
 
 
-SELDOM: Final[dict[str, Faults]] = {rolling.__name__: rolling}
+SELDOM: Final[dict[str, Faults]] = {faults.__name__: faults for faults in (rolling, later)}
 """When asked for: the choice of a seed among the others is as it was before there were these."""
 
 
@@ -285,7 +310,7 @@ def _when(world: World, moment: Callable[[], bool], action: Callable[[], None], 
 
 
 def _settings(rng: random.Random, scenario: str) -> PoolSettings:
-    quick = scenario in ("idle", "controllers", "pauses", "spares", "everything")
+    quick = scenario in ("idle", "controllers", "pauses", "spares", "later", "everything")
     return PoolSettings(
         request_ttl_ms=20_000,
         process_timeout_ms=30_000,
@@ -303,7 +328,7 @@ def _settings(rng: random.Random, scenario: str) -> PoolSettings:
 
 def _load(world: World, rng: random.Random, scenario: str) -> Callable[[], None]:
     """Begins; the returned ends it."""
-    sparse = scenario in ("idle", "controllers", "pauses")
+    sparse = scenario in ("idle", "controllers", "pauses", "later")
     counts = (4, 6) if sparse else (5, 9) if scenario in SEVERAL else (2, 3, 5)
     keys = [f"k{number}" for number in range(rng.choice(counts))]
     pace_ms = rng.choice((500, 1_000)) if sparse else rng.choice((250, 600, 1_200))
@@ -369,6 +394,7 @@ def _rest(world: World) -> None:
         world.forget_ended()
         pool_id = world.pool.pool_id
         late = any(each.published_ms + each.ttl_ms > world.now_ms for each in world.requests[-50:])
+        late = late or world.delayed()
         left = [launch for launch in pools.launches(pool_id) if not launch.spare]
         if not pools.groups(pool_id) and not left and not late and len(world.processes) == pools.spares(pool_id):
             break

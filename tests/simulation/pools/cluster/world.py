@@ -98,6 +98,9 @@ class World:
         self._stickiness = random.Random(f"sticky {seed}")  # one of its own: runs without it are those of before
         self.sticky = self._stickiness.choice((0.0, 0.0, 0.6))
         """Chance: a request is meant for a worker of its key."""
+        self._delays = random.Random(f"later {seed}")  # likewise
+        self.later = self._delays.choice((0.0, 0.0, 0.0, 0.0, 0.4))
+        """Chance: a request is delayed."""
         self.tells = random.Random(f"events {seed}").random() < 0.25
         """The pool tells its events."""
         self._rolling = random.Random(f"rolling {seed}")
@@ -206,8 +209,22 @@ class World:
         workers = sorted(self.nodes.truth.pools.workers_of(self.pool.pool_id, key))
         return self._stickiness.choice(workers) if workers else "nobody"
 
-    def request(self, key: str, poison: bool, ttl_ms: int, by_name: bool) -> Request:
-        request = Request(len(self.requests), key, self.now_ms, ttl_ms, poison=poison, by_name=by_name)
+    def put_off_ms(self) -> int:
+        """Of a request: for so long it is delayed."""
+        return self._delays.choice((200, 1_000, 2_000, 5_000)) if self._delays.random() < self.later else 0
+
+    def delayed(self) -> bool:
+        """Whether requests wait for their time, or are on their way from there."""
+        for site in self.nodes.running:
+            queue = site.node.queues.get(self.pool.delayed)
+            if queue is not None and queue.ring.living(1, queue.ring.next_seq - 1, 1):
+                return True
+        return False
+
+    def request(self, key: str, poison: bool, ttl_ms: int, by_name: bool, later_ms: int) -> Request:
+        request = Request(
+            len(self.requests), key, self.now_ms, ttl_ms, poison=poison, by_name=by_name, later_ms=later_ms
+        )
         self.requests.append(request)
         return request
 
