@@ -21,17 +21,14 @@ import tempfile
 import time
 from itertools import repeat
 from pathlib import Path
-from statistics import quantiles
 from typing import Any, Final
 
 from kombu.transport.native_delayed_delivery import calculate_routing_key
 
 from bench.confirmed import Confirmed
-from bench.delay_rivals import EXCHANGE, IDLE_S, KEY, LEVEL, QUEUE, WINDOW, Arrivals, make_exchange, make_levels
-from bench.migrations import url
+from bench.delay_rivals import EXCHANGE, KEY, LEVEL, opened
 from bench.servers import SERVERS, OurNode, Server
-from clusterbroker.broker.trial.client import Client, target
-from clusterbroker.broker.wire.amqp091 import methods as m
+from clusterbroker.broker.trial.client import Client
 
 DUE_S: Final = 5
 WAIT_S: Final = 86_400
@@ -65,32 +62,14 @@ async def steadily(client: Client, levels: bool, count: int, rate: float) -> Non
 
 async def run(server: Server, waiting: int, rate: float, seconds: float) -> str:
     """One row."""
-    levels, count, where = not isinstance(server, OurNode), round(rate * seconds), target(url(server))
-    publisher = await Client.open(where, timeout_s=30, heartbeat_s=60)
-    consumer = await Client.open(where, timeout_s=30, heartbeat_s=60)
-    if levels:
-        await asyncio.to_thread(make_levels, server)
-    else:
-        await make_exchange(publisher)
-    await publisher.call(m.ConfirmSelect())
-    confirmed, arrivals = Confirmed(publisher), Arrivals(count)
-    filled = await fill(publisher, confirmed, levels, waiting) if waiting else 0.0
-    arrivals.client, consumer.on_deliver = consumer, arrivals.on_deliver
-    await consumer.call(m.BasicQos(prefetch_count=WINDOW))
-    await consumer.call(m.BasicConsume(queue=QUEUE, consumer_tag="c"))
-    idle_s = server.processor_s()
-    await asyncio.sleep(IDLE_S)
-    idle = (server.processor_s() - idle_s) / IDLE_S
-    began_s, used_s = time.perf_counter(), server.processor_s()
-    await steadily(publisher, levels, count, rate)
-    await asyncio.wait_for(arrivals.over.wait(), DUE_S + LATE_S)
-    used = server.processor_s() - used_s - idle * (time.perf_counter() - began_s)
-    assert min(arrivals.late_s) > -0.001, "none is early, but for the ms in which it is due"
-    cuts = quantiles(arrivals.late_s, n=100)
-    await publisher.close()
-    await consumer.close()
-    times = "".join(f"{late_s * 1e3:10.1f}" for late_s in (cuts[49], cuts[98], max(arrivals.late_s)))
-    return f"{filled:14,.0f}{times}{used / count * 1e6:12.0f}{count:8}"
+    levels, count = not isinstance(server, OurNode), round(rate * seconds)
+    async with opened(server, levels, count) as trial:
+        filled = await fill(trial.publisher, trial.confirmed, levels, waiting) if waiting else 0.0
+        await trial.begin()
+        await steadily(trial.publisher, levels, count, rate)
+        used_s = await trial.end(DUE_S + LATE_S)
+        assert min(trial.arrivals.late_s) > -0.001, "none is early, but for the ms in which it is due"
+    return f"{filled:14,.0f}{trial.lateness()}{used_s / count * 1e6:12.0f}{count:8}"
 
 
 async def main(said: argparse.Namespace) -> None:

@@ -25,7 +25,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from statistics import quantiles
 from typing import Any, Final
@@ -109,40 +110,68 @@ class Arrivals:
             self.over.set()
 
 
-async def run(server: Server, send: Send, count: int, seed: int, kept_once: bool) -> str:
-    """One row."""
+class Trial:
+    """A publisher with confirms and a consumer, at one broker of whose time for them the idle time is no part."""
+
+    def __init__(self, server: Server, publisher: Client, consumer: Client, count: int) -> None:
+        self._server, self._consumer = server, consumer
+        self.publisher, self.confirmed, self.arrivals = publisher, Confirmed(publisher), Arrivals(count)
+        self.arrivals.client, consumer.on_deliver = consumer, self.arrivals.on_deliver
+        self.began_s = self._idle = self._used_s = 0.0
+
+    async def begin(self) -> None:
+        """Messages may come from now on, and are to be published when it returns."""
+        await self._consumer.call(m.BasicQos(prefetch_count=WINDOW))
+        await self._consumer.call(m.BasicConsume(queue=QUEUE, consumer_tag="c"))
+        idle_s = self._server.processor_s()
+        await asyncio.sleep(IDLE_S)
+        self._idle = (self._server.processor_s() - idle_s) / IDLE_S
+        self.began_s, self._used_s = time.perf_counter(), self._server.processor_s()
+
+    async def end(self, patience_s: float) -> float:
+        """When all have come; seconds of processor time that they took."""
+        await asyncio.wait_for(self.arrivals.over.wait(), patience_s)
+        whole_s = time.perf_counter() - self.began_s
+        return self._server.processor_s() - self._used_s - self._idle * whole_s
+
+    def lateness(self) -> str:
+        """Cells: p50, p99 and most, ms."""
+        cuts = quantiles(self.arrivals.late_s, n=100)
+        return "".join(f"{late_s * 1e3:10.1f}" for late_s in (cuts[49], cuts[98], max(self.arrivals.late_s)))
+
+
+@asynccontextmanager
+async def opened(server: Server, levels: bool, count: int) -> AsyncIterator[Trial]:
+    """With the exchange, or the levels, and the queue."""
     where = target(url(server))
     publisher = await Client.open(where, timeout_s=30, heartbeat_s=60)
     consumer = await Client.open(where, timeout_s=30, heartbeat_s=60)
-    if send is send_delayed:
-        await make_exchange(publisher)
-    else:
+    if levels:
         await asyncio.to_thread(make_levels, server)
-    if kept_once:
-        await asyncio.to_thread(keep_once, server)
+    else:
+        await make_exchange(publisher)
     await publisher.call(m.ConfirmSelect())
-    arrivals, confirms, dice = Arrivals(count), Confirmed(publisher), random.Random(seed)
-    arrivals.client, consumer.on_deliver = consumer, arrivals.on_deliver
-    await consumer.call(m.BasicQos(prefetch_count=WINDOW))
-    await consumer.call(m.BasicConsume(queue=QUEUE, consumer_tag="c"))
-    idle_s = server.processor_s()
-    await asyncio.sleep(IDLE_S)
-    idle = (server.processor_s() - idle_s) / IDLE_S
-    began_s, used_s = time.perf_counter(), server.processor_s()
-    for number in range(count):
-        due_s = dice.choice(DUE_S)
-        last = send(publisher, due_s, f"{number} {time.time() + due_s} ".encode().ljust(100, b"x"))
-        if number % WINDOW == WINDOW - 1 or number == count - 1:
-            await confirms.wait(last)
-    published_s = time.perf_counter() - began_s
-    await asyncio.wait_for(arrivals.over.wait(), LATE_S + published_s)
-    whole_s = time.perf_counter() - began_s
-    used = server.processor_s() - used_s - idle * whole_s
-    cuts = quantiles(arrivals.late_s, n=100)
+    yield Trial(server, publisher, consumer, count)
     await publisher.close()
     await consumer.close()
-    times = f"{cuts[49] * 1e3:10.1f}{cuts[98] * 1e3:10.1f}{max(arrivals.late_s) * 1e3:10.1f}"
-    return f"{count / published_s:14,.0f}{used / count * 1e6:12.0f}{times}"
+
+
+async def run(server: Server, send: Send, count: int, seed: int, kept_once: bool) -> str:
+    """One row."""
+    async with opened(server, send is send_by_levels, count) as trial:
+        if kept_once:
+            await asyncio.to_thread(keep_once, server)
+        dice = random.Random(seed)
+        await trial.begin()
+        for number in range(count):
+            due_s = dice.choice(DUE_S)
+            body = f"{number} {time.time() + due_s} ".encode().ljust(100, b"x")
+            last = send(trial.publisher, due_s, body)
+            if number % WINDOW == WINDOW - 1 or number == count - 1:
+                await trial.confirmed.wait(last)
+        published_s = time.perf_counter() - trial.began_s
+        used_s = await trial.end(LATE_S + published_s)
+    return f"{count / published_s:14,.0f}{used_s / count * 1e6:12.0f}{trial.lateness()}"
 
 
 async def main(count: int, rounds: int, peer: bool) -> None:

@@ -16,63 +16,22 @@ from __future__ import annotations
 import argparse
 import os
 import tempfile
-import threading
-import time
-from bisect import bisect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Final
 
 from bench.clusters import RabbitMqCluster
 from bench.generator import LoadResult, answer
-from bench.managed import await_ready
-from bench.pools import Broker, PoolCluster, PoolMember, PoolNode, processor_s
+from bench.pools import nodes_with_pools, processor_s
+from bench.sampling import Sampled
 from bench.servers import RabbitMqNode, Server
 
 SAMPLE_S: Final = 0.25
 POOL: Final = "calls"
 QUEUES: Final = "calls."
 """Prefix of RabbitMQ's."""
-
-
-class Meter:
-    """Processor time of servers, sampled while it is entered."""
-
-    def __init__(self, used_s: Callable[[], float]) -> None:
-        self._used_s = used_s
-        self._samples: list[tuple[int, float]] = []
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._sample, daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
-
-    def _sample(self) -> None:
-        while not self._over.is_set():
-            self.note(time.monotonic_ns(), self._used_s())
-            self._over.wait(SAMPLE_S)
-
-    def note(self, at_ns: int, used_s: float) -> None:
-        """One sample."""
-        self._samples.append((at_ns, used_s))
-
-    def between(self, from_ns: int, to_ns: int) -> float:
-        """Seconds of processor time from one moment to another."""
-        return self._at(to_ns) - self._at(from_ns)
-
-    def _at(self, moment_ns: int) -> float:
-        place = bisect(self._samples, (moment_ns, 0.0))
-        if place in (0, len(self._samples)):
-            return self._samples[min(place, len(self._samples) - 1)][1]
-        (began_ns, before_s), (ended_ns, after_s) = self._samples[place - 1 : place + 1]
-        return before_s + (after_s - before_s) * (moment_ns - began_ns) / (ended_ns - began_ns)
 
 
 @dataclass(frozen=True)
@@ -86,18 +45,7 @@ class Served:
 @contextmanager
 def pool(directory: Path, nodes: int, keys: int) -> Iterator[Served]:
     """Of this broker."""
-    with ExitStack() as stack:
-        servers: list[Any]
-        if nodes == 1:
-            servers = [stack.enter_context(PoolNode(directory))]
-            servers[0].start()
-        else:
-            cluster = stack.enter_context(PoolCluster(directory))
-            cluster.start()
-            servers = [member for member in cluster.members if isinstance(member, PoolMember)]
-        for server in servers:
-            await_ready(f"http://127.0.0.1:{server.http_port}")
-        broker = Broker([server.port for server in servers], servers[0].http_port)
+    with nodes_with_pools(directory, nodes) as (servers, broker):
         broker.declare(POOL, max_groups=max(keys, 1000))
         yield Served(servers, ["--exchange", POOL, "--key-prefix", "k", "--queue", f"{POOL}-req-k"])
 
@@ -150,9 +98,9 @@ def measured(name: str, nodes: int, said: argparse.Namespace) -> str:
         once = ["--count", str(-(-said.keys // said.callers)), "--drain", "300", "--timeout", "300"]
         first = LoadResult(answer("calls", served.servers[0].port, [*served.options, *options, *once], 1800))
         assert first.raw["answered"] == first.raw["calls"], f"a call of each key: {first.raw}"
-        with Meter(lambda: sum(map(processor_s, served.servers))) as meter:
+        with Sampled(lambda: sum(map(processor_s, served.servers)), SAMPLE_S) as used_s:
             found = LoadResult(answer("calls", served.servers[0].port, [*served.options, *options]))
-        return row(f"{nodes}, {name}", found, meter.between(found.raw["from_ns"], found.raw["to_ns"]))
+        return row(f"{nodes}, {name}", found, used_s.between(found.raw["from_ns"], found.raw["to_ns"]))
 
 
 def main() -> None:

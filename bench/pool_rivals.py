@@ -31,9 +31,8 @@ from typing import Any, Final
 
 from celery import Celery
 
-from bench.managed import await_ready
 from bench.migrations import url
-from bench.pools import PATIENCE_S, Broker, PoolNode, one_by_one, processor_s, raw_calls, spread
+from bench.pools import PATIENCE_S, one_by_one, one_node, processor_s, raw_calls, spread
 from bench.servers import SERVERS, Server
 from clusterbroker.broker.trial.client import Client, target
 from clusterbroker.broker.wire.amqp091 import methods as m
@@ -113,10 +112,7 @@ def printed(name: str, server: Server, calls: Callable[[str, int], list[float]],
 def main(count: int, rounds: int) -> None:
     print(f"{'':24}{'p50 ms':>8}{'p99':>8}{'broker us':>10}{'calls':>8}")
     for _ in range(rounds):
-        with tempfile.TemporaryDirectory() as directory, PoolNode(Path(directory) / "ours") as node:
-            node.start()
-            await_ready(node.url)
-            broker = Broker([node.port], node.http_port)
+        with tempfile.TemporaryDirectory() as directory, one_node(Path(directory) / "ours") as (node, broker):
             broker.declare("raw")
             broker.declare("echo", "echo")
             for name, calls in (("pool, raw", pool_calls), ("pool, library", library_calls), ("Celery", celery_calls)):

@@ -32,7 +32,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -41,11 +41,10 @@ import psutil
 
 from bench.confirmed import Confirmed
 from bench.generator import compiled
-from bench.managed import await_ready
 from bench.migrations import url
 from bench.polling_controller import NAME
-from bench.pools import PATIENCE_S, Broker, PoolCluster, PoolMember, PoolNode, processor_s, spread
-from bench.servers import RabbitMqNode
+from bench.pools import PATIENCE_S, nodes_with_pools, processor_s, spread
+from bench.servers import RabbitMqNode, Server
 from clusterbroker.broker.trial.client import Client, target
 from clusterbroker.broker.wire.amqp091 import methods as m
 from clusterbroker.broker.wire.amqp091.properties import Properties
@@ -68,25 +67,14 @@ class Served:
 @contextmanager
 def pool(directory: Path, nodes: int) -> Iterator[Served]:
     """Of this broker."""
-    with ExitStack() as stack:
-        servers: list[Any]
-        if nodes == 1:
-            servers = [stack.enter_context(PoolNode(directory))]
-            servers[0].start()
-        else:
-            cluster = stack.enter_context(PoolCluster(directory))
-            cluster.start()
-            servers = [member for member in cluster.members if isinstance(member, PoolMember)]
-        for server in servers:
-            await_ready(f"http://127.0.0.1:{server.http_port}")
-        broker = Broker([server.port for server in servers], servers[0].http_port)
+    with nodes_with_pools(directory, nodes) as (servers, broker):
         broker.declare("starts", "native")
         yield Served(broker.url(), "starts", lambda: sum(used_s(server) for server in servers))
 
 
-def used_s(server: Any) -> float:
+def used_s(server: Server) -> float:
     """Of a node and its foreman, without the workers."""
-    used = server.processor_s()
+    used: Any = server.processor_s()
     return processor_s(server) + used["foreman"] if isinstance(used, dict) else processor_s(server)
 
 

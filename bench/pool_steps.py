@@ -26,7 +26,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -37,10 +36,10 @@ import psutil
 from celery import Celery
 from celery.signals import worker_process_init
 
-from bench.managed import await_ready
 from bench.migrations import url
 from bench.pool_rivals import BROKER_URL
-from bench.pools import LOAD_S, PATIENCE_S, SERVICE_S, Broker, PoolNode, processor_s
+from bench.pools import LOAD_S, PATIENCE_S, SERVICE_S, one_node, processor_s
+from bench.sampling import Sampled
 from bench.servers import SERVERS
 from clusterbroker.broker.pools.demand import LOAD
 from clusterbroker.broker.pools.facts import Settings
@@ -75,31 +74,6 @@ def work(published_ns: int) -> None:
     with open(os.environ[NOTES], "a") as notes:
         notes.write(f"{published_ns} {time.time_ns()}\n")
     time.sleep(SERVICE_S)
-
-
-class Count:
-    """Workers at most, sampled while it is entered."""
-
-    def __init__(self, now: Callable[[], int]) -> None:
-        self._now, self._over = now, threading.Event()
-        self._thread = threading.Thread(target=self._sample, daemon=True)
-        self.samples: list[tuple[float, int]] = []
-
-    def __enter__(self) -> Count:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
-
-    def _sample(self) -> None:
-        while not self._over.wait(SAMPLE_S):
-            self.samples.append((time.time(), self._now()))
-
-    def most(self, since_s: float) -> int:
-        """From that moment on."""
-        return max(count for at_s, count in self.samples if at_s >= since_s)
 
 
 def row(name: str, waits: Sequence[Wait], needed: int, most: int, used_us: float | None) -> str:
@@ -156,20 +130,17 @@ async def asked_pool(address: str, rate: float, before_s: float, after_s: float)
 
 def pool(said: argparse.Namespace, needed: int) -> str:
     """One row."""
-    with tempfile.TemporaryDirectory() as directory, PoolNode(Path(directory) / "node") as node:
-        node.start()
-        await_ready(node.url)
-        broker = Broker([node.port], node.http_port)
+    with tempfile.TemporaryDirectory() as directory, one_node(Path(directory) / "node") as (node, broker):
         broker.declare("steps", "loading", max=MOST, target_wait_ms=round(TARGET_S * 1000))
 
         def workers() -> int:
             return sum(not worker["revoked"] for worker in broker.document("pools/%2F/steps/workers"))
 
         used_s = processor_s(node)
-        with Count(workers) as count:
+        with Sampled(workers, SAMPLE_S, time.time_ns) as count:
             step_s, found = asyncio.run(asked_pool(broker.url(), said.rate, said.before, said.after))
         used_us = (processor_s(node) - used_s) / len(found) * 1e6
-        return row("pool", waits(found, step_s), needed, count.most(step_s), used_us)
+        return row("pool", waits(found, step_s), needed, count.most(step_s * 1e9), used_us)
 
 
 def waits(found: Sequence[tuple[int, int]], step_s: float) -> list[Wait]:
@@ -211,13 +182,13 @@ def celery(said: argparse.Namespace, needed: int) -> str:
             publish()
             _until(lambda: len(_read(notes)) == sent)  # its first worker is there
             used_s = server.processor_s() + _tree_s(parent)
-            with Count(lambda: len(parent.children())) as count:
+            with Sampled(lambda: len(parent.children()), SAMPLE_S, time.time_ns) as count:
                 step_s = asyncio.run(paced(said.rate, said.before, said.after, publish))
                 _until(lambda: len(_read(notes)) == sent)
             used_us = (server.processor_s() + _tree_s(parent) - used_s) / sent * 1e6
             found = _read(notes)
             assert len(set(found)) == sent, "each is carried out once"
-        return row("Celery, RabbitMQ", waits(found[1:], step_s), needed, count.most(step_s), used_us)
+        return row("Celery, RabbitMQ", waits(found[1:], step_s), needed, count.most(step_s * 1e9), used_us)
 
 
 def _until(holds: Callable[[], bool]) -> None:

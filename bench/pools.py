@@ -32,8 +32,9 @@ import tracemalloc
 import urllib.error
 import urllib.request
 from base64 import b64encode
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from itertools import repeat
 from pathlib import Path
 from typing import Any, Final
@@ -128,6 +129,11 @@ class PoolMember(OurMember):
         super().__init__(*args)
         self.http_port = free_port()
 
+    @property
+    def url(self) -> str:
+        """Of the management API, without a path."""
+        return f"http://127.0.0.1:{self.http_port}"
+
     def _command(self) -> tuple[list[str], dict[str, str]]:
         argv, environment = super()._command()
         more = ["--config", str(template(self.directory)), "--http", f"127.0.0.1:{self.http_port}"]
@@ -177,6 +183,29 @@ class Broker:
     def document(self, path: str) -> Any:
         """Of the management API."""
         return asked(f"{self.http}/{path}")
+
+
+@contextmanager
+def one_node(directory: Path) -> Iterator[tuple[PoolNode, Broker]]:
+    """Started; its management API answers."""
+    with PoolNode(directory) as node:
+        node.start()
+        yield node, Broker([node.port], node.http_port)
+
+
+@contextmanager
+def nodes_with_pools(directory: Path, nodes: int) -> Iterator[tuple[Sequence[PoolNode | PoolMember], Broker]]:
+    """One node, or a cluster of three, as `one_node`."""
+    if nodes == 1:
+        with one_node(directory) as (node, broker):
+            yield [node], broker
+        return
+    with PoolCluster(directory) as cluster:
+        cluster.start()
+        members = [member for member in cluster.members if isinstance(member, PoolMember)]
+        for member in members:
+            await_ready(member.url)
+        yield members, Broker([member.port for member in members], members[0].http_port)
 
 
 def until(what: str, holds: Callable[[], bool], every_s: float = 0.02) -> float:
@@ -423,27 +452,13 @@ def main() -> None:
     rows = controller_steps() + cold_keys_learnt()
     for nodes in map(int, said.nodes.split(",")):
         directory = Path(tempfile.mkdtemp(prefix="bench-pools-"))
-        if nodes == 1:
-            with PoolNode(directory) as node:
-                node.start()
-                await_ready(node.url)
-                broker = Broker([node.port], node.http_port)
-                found = measured(broker, said.calls, said.keys)
-            with PoolNode(directory / "idle") as node:  # where nothing else is
-                node.start()
-                await_ready(node.url)
-                found += idle_groups(node, Broker([node.port], node.http_port), said.idle) if said.idle else []
-            with PoolNode(directory / "cold") as node:
-                node.start()
-                await_ready(node.url)
-                found += cold_keys(node, Broker([node.port], node.http_port), said.cold) if said.cold else []
-        else:
-            with PoolCluster(directory) as cluster:
-                cluster.start()
-                members = [member for member in cluster.members if isinstance(member, PoolMember)]
-                for member in members:
-                    await_ready(f"http://127.0.0.1:{member.http_port}")
-                found = measured(Broker(cluster.ports, members[0].http_port), said.calls, said.keys)
+        with nodes_with_pools(directory, nodes) as (_, broker):
+            found = measured(broker, said.calls, said.keys)
+        if nodes == 1:  # each where nothing else is
+            with one_node(directory / "idle") as (node, broker):
+                found += idle_groups(node, broker, said.idle) if said.idle else []
+            with one_node(directory / "cold") as (node, broker):
+                found += cold_keys(node, broker, said.cold) if said.cold else []
         rows += [{"nodes": nodes, **row} for row in found]
     print(json.dumps(rows) if said.json else table(rows))
 

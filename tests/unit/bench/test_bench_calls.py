@@ -16,7 +16,6 @@ import pytest
 
 from bench import generator
 from bench.generator import FAULT_COUNTS, LoadResult
-from bench.pool_calls import Meter
 from clusterbroker.broker.embedded import Broker
 
 pytestmark = pytest.mark.skipif(not (shutil.which("g++") or shutil.which("c++")), reason="needs a C++ compiler")
@@ -202,11 +201,3 @@ def test_calls_to_a_pool_for_a_second() -> None:
 def declare(node: Broker, pool: str, **settings: Any) -> None:
     url = f"{node.http_url}/api/pools/%2F/{pool}"
     httpx.put(url, json=settings, auth=("guest", "guest"), timeout=30).raise_for_status()
-
-
-def test_processor_time_between_two_moments_is_interpolated() -> None:
-    meter = Meter(lambda: 0.0)
-    for at_ns, used_s in ((0, 1.0), (10, 2.0), (20, 6.0)):
-        meter.note(at_ns, used_s)
-    assert meter.between(5, 15) == 2.5
-    assert meter.between(-5, 30) == 5.0
