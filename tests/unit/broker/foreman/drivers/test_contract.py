@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 from foreman_support import PATIENCE_S, PLACE, spec, until
-from worlds import WORLDS, World, world
+from worlds import WORLDS, World, enterable, world
 
 from clusterbroker.broker.foreman.drivers.port import Driver, Place
 from clusterbroker.broker.foreman.reconcile import Seen, State
@@ -30,8 +30,7 @@ WITHOUT_DAEMON = ("noop", "subprocess")
 )
 def beside(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     directory = tmp_path_factory.mktemp(request.param)
-    for path in (directory, *list(directory.parents)[:2]):
-        path.chmod(path.stat().st_mode | 0o011)
+    enterable(directory)
     try:
         with world(request.param, directory) as made:
             yield made

@@ -16,6 +16,7 @@ import msgspec
 import pytest
 import pytest_asyncio
 from foreman_support import PLACE, spec, until
+from worlds import enterable
 
 from clusterbroker.broker.foreman.drivers import subprocess as driver_module
 from clusterbroker.broker.foreman.drivers.port import DriverError
@@ -167,8 +168,7 @@ async def test_root_only_by_setting_and_other_users(driver: Subprocesses, tmp_pa
     open_to_all = tmp_path / "said"
     open_to_all.touch()
     open_to_all.chmod(0o666)
-    for path in (tmp_path, *(one for one in tmp_path.parents if one.stat().st_mode & 0o011 != 0o011)):
-        path.chmod(path.stat().st_mode | 0o011)
+    enterable(tmp_path)
     await driver.start(
         spec(), msgspec.structs.replace(shell(f"id -un > {open_to_all}; id -G >> {open_to_all}"), user="nobody")
     )

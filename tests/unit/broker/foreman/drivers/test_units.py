@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 from foreman_support import PLACE, spec, until
-from worlds import WORLDS, World, world
+from worlds import WORLDS, World, enterable, world
 
 from clusterbroker.broker.foreman.drivers.port import Driver, DriverError, Place
 from clusterbroker.broker.foreman.reconcile import Seen, State
@@ -40,9 +40,7 @@ BY_ROOT = {"user": "root"} if os.geteuid() == 0 else {}
 def beside(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     assert request.param in WORLDS
     directory = tmp_path_factory.mktemp(request.param)
-    for path in (directory, *directory.parents):  # of several processes each has a folder in between
-        if not path.stat().st_mode & 0o001:
-            path.chmod(path.stat().st_mode | 0o011)
+    enterable(directory)
     units = directory / ("units" if request.param == "systemd_system" else ".config/systemd/user")
     units.mkdir(parents=True)
     for name, script in SCRIPTS.items():

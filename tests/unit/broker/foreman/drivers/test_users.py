@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from foreman_support import PLACE, spec, until
-from worlds import World, world
+from worlds import World, enterable, world
 
 from clusterbroker.broker.foreman.drivers.port import Driver, DriverError
 from clusterbroker.broker.foreman.drivers.users import check_root, names_root
@@ -35,9 +35,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become 
 )
 def beside(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     directory = tmp_path_factory.mktemp(request.param)
-    for path in (directory, *directory.parents):  # of several processes each has a folder in between
-        if not path.stat().st_mode & 0o001:
-            path.chmod(path.stat().st_mode | 0o011)
+    enterable(directory)
     try:
         with world(request.param, directory) as made:
             yield made

@@ -44,6 +44,14 @@ Start = Callable[[Path], tuple[daemons.Daemon, str]]
 Build = Callable[[Path, Path, ExitStack], World]
 
 
+def enterable(directory: Path) -> None:
+    """For all users: pytest makes directories that only their owner may enter, several deep with several processes."""
+    for path in (directory, *directory.parents):
+        mode = path.stat().st_mode
+        if mode & 0o011 != 0o011:
+            path.chmod(mode | 0o011)
+
+
 @contextmanager
 def world(name: str, directory: Path) -> Iterator[World]:
     """Raises daemons.Missing."""
