@@ -190,14 +190,15 @@ class PoolNodes:
                 foreman.kill()
                 foreman.wait()
 
-    def processes(self) -> dict[str, psutil.Process]:
-        """Workers of this test that run, by id."""
+    def processes(self, pool: str = "") -> dict[str, psutil.Process]:
+        """Workers that run, of one pool or of all, by id."""
         found = {}
         for process in psutil.process_iter():
             try:
                 if WORKER in process.cmdline():  # that of a zombie is empty
                     environ = process.environ()
-                    if environ.get("POOL_TEST_FAILS") == str(self.fails) and "WORKER_ID" in environ:
+                    ours = environ.get("POOL_TEST_FAILS") == str(self.fails) and "WORKER_ID" in environ
+                    if ours and pool in ("", environ["WORKER_POOL"]):
                         found[environ["WORKER_ID"]] = process
             except psutil.Error:
                 continue

@@ -1,4 +1,7 @@
-"""Pools that start their workers: real brokers, foremen and workers of the library."""
+"""Pools that start their workers: real brokers, foremen and workers of the library.
+
+Tests that end no node have one node, and each a pool of its own.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,29 @@ import psutil
 import pytest
 
 from clusterbroker_workers import Unserved
-from tests.faults.pools import PATIENCE_S, PoolNodes, eventually, told
+from tests.faults.pools import PATIENCE_S, PoolNodes, eventually, running, told
 
 pytestmark = pytest.mark.processes
+
+
+@pytest.fixture(scope="module")
+def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PoolNodes]:
+    with running(PoolNodes(tmp_path_factory.mktemp("node"), "a")) as made:
+        yield made
+
+
+@pytest.fixture
+def one(started: PoolNodes, pool: str) -> Iterator[PoolNodes]:
+    """A node that runs, where nothing of the test's pool is left behind it."""
+    yield started
+    started.fails.unlink(missing_ok=True)
+    started.api("DELETE", f"pools/%2F/{pool}?force=true")
+
+
+@pytest.fixture
+def pool(request: pytest.FixtureRequest) -> str:
+    """A name."""
+    return str(request.node.name.removeprefix("test_")[:40].replace("_", ""))
 
 
 @pytest.fixture
@@ -34,79 +57,74 @@ def nodes(tmp_path: Path) -> Iterator[Callable[..., PoolNodes]]:
         one.close()
 
 
-def test_a_first_request_starts_a_worker_that_serves_it(nodes: Callable[..., PoolNodes]) -> None:
-    one = nodes("a")
-    one.declare()
-    with one.caller() as pool:
-        first = told(pool.call("42", timeout_s=60))
+def test_a_first_request_starts_a_worker_that_serves_it(one: PoolNodes, pool: str) -> None:
+    one.declare(pool)
+    with one.caller(pool=pool) as caller:
+        first = told(caller.call("42", timeout_s=60))
         assert first["key"] == "42"
-        assert told(pool.call("42", timeout_s=20))["worker"] == first["worker"]
-        other = told(pool.call("43", timeout_s=60))
+        assert told(caller.call("42", timeout_s=20))["worker"] == first["worker"]
+        other = told(caller.call("43", timeout_s=60))
         assert (other["key"], other["worker"] == first["worker"]) == ("43", False)
-    assert one.processes().keys() == {first["worker"], other["worker"]} == {row["id"] for row in one.workers()}
+    assert one.processes(pool).keys() == {first["worker"], other["worker"]} == {row["id"] for row in one.workers(pool)}
 
 
-def test_load_scales_up_and_rest_scales_down(nodes: Callable[..., PoolNodes]) -> None:
-    one = nodes("a")
-    one.declare(max=3, unbind_delay_s=2, stop_delay_s=2)
-    with one.caller() as pool:
-        pool.call("42", timeout_s=60)
+def test_load_scales_up_and_rest_scales_down(one: PoolNodes, pool: str) -> None:
+    one.declare(pool, max=3, unbind_delay_s=2, stop_delay_s=2)
+    with one.caller(pool=pool) as caller:
+        caller.call("42", timeout_s=60)
         with ThreadPoolExecutor(40) as threads:
-            calls = [threads.submit(pool.call, "42", b"0.5", path="sleep", timeout_s=PATIENCE_S) for _ in range(90)]
+            calls = [threads.submit(caller.call, "42", b"0.5", path="sleep", timeout_s=PATIENCE_S) for _ in range(90)]
             most = 0
             for call in calls:
-                most = max(most, len(one.workers()))
+                most = max(most, len(one.workers(pool)))
                 told(call.result())
         served = {told(call.result())["worker"] for call in calls}
     assert most == len(served) == 3
-    eventually("the group is gone with its workers", lambda: not one.groups() and not one.workers())
-    eventually("no process is left", lambda: not one.processes())
-    assert not one.depth("core-orphan")
+    eventually("the group is gone with its workers", lambda: not one.groups(pool) and not one.workers(pool))
+    eventually("no process is left", lambda: not one.processes(pool))
+    assert not one.depth(f"{pool}-orphan")
 
 
 def test_a_worker_that_is_killed_is_replaced_and_its_request_comes_again(
-    nodes: Callable[..., PoolNodes], tmp_path: Path
+    one: PoolNodes, pool: str, tmp_path: Path
 ) -> None:
-    one = nodes("a")
-    one.declare()
-    with one.caller() as pool, ThreadPoolExecutor(1) as threads:
-        first = told(pool.call("42", timeout_s=60))
-        call = threads.submit(pool.call, "42", bytes(tmp_path), path="hold", timeout_s=60)
+    one.declare(pool)
+    with one.caller(pool=pool) as caller, ThreadPoolExecutor(1) as threads:
+        first = told(caller.call("42", timeout_s=60))
+        call = threads.submit(caller.call, "42", bytes(tmp_path), path="hold", timeout_s=60)
         eventually("it holds the request", lambda: (tmp_path / first["worker"]).exists())
         os.kill(first["pid"], signal.SIGKILL)
         (tmp_path / "go").touch()
         again = told(call.result())
         assert again["worker"] != first["worker"]
-        eventually("it alone is left", lambda: [row["id"] for row in one.workers()] == [again["worker"]])
+        eventually("it alone is left", lambda: [row["id"] for row in one.workers(pool)] == [again["worker"]])
 
 
-def test_a_foreman_that_is_killed_is_followed_by_one_that_adopts(nodes: Callable[..., PoolNodes]) -> None:
-    one = nodes("a")
-    one.declare()
-    with one.caller() as pool:
-        first = told(pool.call("42", timeout_s=60))
+def test_a_foreman_that_is_killed_is_followed_by_one_that_adopts(one: PoolNodes, pool: str) -> None:
+    one.declare(pool)
+    with one.caller(pool=pool) as caller:
+        first = told(caller.call("42", timeout_s=60))
         (foreman,) = one.foremen("a")
         foreman.kill()
         (later,) = eventually("another foreman", lambda: [each for each in one.foremen("a") if each.pid != foreman.pid])
-        assert told(pool.call("42", timeout_s=60)) == first
-        second = told(pool.call("43", timeout_s=60))  # it works
+        assert told(caller.call("42", timeout_s=60)) == first
+        second = told(caller.call("43", timeout_s=60))  # it works
         assert psutil.Process(second["pid"]).ppid() == later.pid
         os.kill(first["pid"], signal.SIGKILL)  # and looks after what it adopted
-        assert told(pool.call("42", timeout_s=60))["worker"] not in (first["worker"], second["worker"])
+        assert told(caller.call("42", timeout_s=60))["worker"] not in (first["worker"], second["worker"])
 
 
-def test_callers_hear_of_starts_that_fail(nodes: Callable[..., PoolNodes]) -> None:
-    one = nodes("a")
-    one.declare(start_failures_max=2)
+def test_callers_hear_of_starts_that_fail(one: PoolNodes, pool: str) -> None:
+    one.declare(pool, start_failures_max=2)
     one.fails.touch()
-    with one.caller() as pool:
+    with one.caller(pool=pool) as caller:
         with pytest.raises(Unserved) as heard:
-            pool.call("42", timeout_s=60)
+            caller.call("42", timeout_s=60)
         assert heard.value.reason == "start_failed"
         assert "exit status 70" in str(heard.value)
         with pytest.raises(Unserved):
-            pool.call("42", timeout_s=20)
-    assert len([launch for launch in one.workers() if not launch["revoked"]]) <= 1
+            caller.call("42", timeout_s=20)
+    assert len([launch for launch in one.workers(pool) if not launch["revoked"]]) <= 1
 
 
 def test_three_nodes_serve_and_a_controller_that_dies_neither_stops_nor_starts(nodes: Callable[..., PoolNodes]) -> None:
@@ -153,10 +171,14 @@ def test_a_changed_template_replaces_workers_of_a_key_at_rest_and_nobody_waits(
     one.start("a")
     old = {first["worker"], other["worker"]}
     with one.caller() as pool:
-        heard, end = [], False
-        while not end:
+        heard: list[str] = []
+
+        def replaced() -> bool:
             heard.append(told(pool.call("42", timeout_s=20))["worker"])
-            end = len(one.workers()) == 2 and not {row["id"] for row in one.workers()} & old
+            rows = one.workers()
+            return len(rows) == 2 and not {row["id"] for row in rows} & old
+
+        eventually("others have taken their places", replaced)
         assert heard[0] == first["worker"], "it is adopted"
         assert heard[-1] not in old
         assert len(set(heard)) == 2, "one was replaced by one"
