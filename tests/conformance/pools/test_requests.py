@@ -185,7 +185,7 @@ def test_requests_are_consumed_with_acknowledgements(pool: PoolOfTest, channel: 
 def test_a_consumer_of_an_absent_groups_queue_makes_the_group(declare: Declare, channel: Channel) -> None:
     pool = declare(max_groups=1)
     worker = pool.worker("early")
-    assert list(pool.groups()) == ["early"]
+    eventually(lambda: list(pool.groups()) == ["early"])
     pool.call("early", b"1")
     assert worker.bodies(1) == [b"1"]
     with channel.closes(406, "one group too many"):

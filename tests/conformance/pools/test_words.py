@@ -250,7 +250,8 @@ def test_requests_of_a_pool_are_counted_at_every_node(nodes: PoolNodes, pool: st
             lambda path=path, at=at: (  # type: ignore[misc]
                 (found := nodes.api("GET", path, at=at).json())["message_stats"]["requests"] == 5
                 and found["workers_by_state"]["ready"] == 1
-                and max(one["sample"] for one in found["message_stats"]["requests_details"]["samples"]) == 5
+                and max((one["sample"] for one in found["message_stats"]["requests_details"]["samples"]), default=0)
+                == 5
                 and found
             ),
         )
