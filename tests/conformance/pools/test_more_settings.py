@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -10,33 +9,33 @@ from typing import Any
 import pytest
 
 from clusterbroker_workers import Unserved
-from tests.faults.pools import PoolNodes, eventually, told
+from tests.faults.pools import eventually, told
+
+from .started import StartedNodes
 
 pytestmark = pytest.mark.processes
 
 
-@pytest.fixture(scope="module", params=[1, 3], ids=["alone", "three"])
-def nodes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PoolNodes]:
-    made = PoolNodes(tmp_path_factory.mktemp("nodes"), *"abc"[: request.param], memory_bytes=1 << 20)
-    made.start()
-    made.declare(grace_s=5)
-    yield made
-    made.close()
+@pytest.fixture
+def pool(nodes: StartedNodes, pool_name: str) -> str:
+    """Its name."""
+    nodes.declare(pool_name, grace_s=5)
+    return pool_name
 
 
-def settings(nodes: PoolNodes, at: str) -> dict[str, Any]:
-    found: dict[str, Any] = nodes.api("GET", "pools/%2F/core", at=at).raise_for_status().json()["settings"]
+def settings(nodes: StartedNodes, pool: str, at: str) -> dict[str, Any]:
+    found: dict[str, Any] = nodes.api("GET", f"pools/%2F/{pool}", at=at).raise_for_status().json()["settings"]
     return found
 
 
-def test_tenants_are_set_and_shown_at_each_node(nodes: PoolNodes) -> None:
+def test_tenants_are_set_and_shown_at_each_node(nodes: StartedNodes, pool: str) -> None:
     wanted = {"tenant_separator": "/", "tenant_weights": {"acme": 3, "b ü": 2}}
-    nodes.api("POST", "pools/%2F/core/set", wanted).raise_for_status()
+    nodes.api("POST", f"pools/%2F/{pool}/set", wanted).raise_for_status()
     again = {"template": "core", "grace_s": 5, **wanted}
     for at in nodes.living:  # the same declaration is carried out when the node has heard of it
-        nodes.api("PUT", "pools/%2F/core", again, at=at).raise_for_status()
-        assert settings(nodes, at).items() >= wanted.items()
-    other = nodes.api("PUT", "pools/%2F/core", {**again, "tenant_separator": "."})
+        nodes.api("PUT", f"pools/%2F/{pool}", again, at=at).raise_for_status()
+        assert settings(nodes, pool, at).items() >= wanted.items()
+    other = nodes.api("PUT", f"pools/%2F/{pool}", {**again, "tenant_separator": "."})
     assert (other.status_code, "tenant_separator" in other.json()["reason"]) == (400, True)
 
 
@@ -49,44 +48,44 @@ def test_tenants_are_set_and_shown_at_each_node(nodes: PoolNodes) -> None:
         ({"tenant_separator": "123456789"}, "8 are allowed"),
     ],
 )
-def test_what_is_no_such_setting_is_refused(nodes: PoolNodes, wrong: dict[str, Any], reason: str) -> None:
-    refused = nodes.api("POST", "pools/%2F/core/set", wrong)
+def test_what_is_no_such_setting_is_refused(nodes: StartedNodes, pool: str, wrong: dict[str, Any], reason: str) -> None:
+    refused = nodes.api("POST", f"pools/%2F/{pool}/set", wrong)
     assert (refused.status_code, reason in refused.json()["reason"]) == (400, True), refused.text
 
 
-def test_a_worker_calls_another_key_where_the_pool_allows_it(nodes: PoolNodes) -> None:
-    with nodes.roaming_caller() as caller:
+def test_a_worker_calls_another_key_where_the_pool_allows_it(nodes: StartedNodes, pool: str) -> None:
+    with nodes.roaming_caller(pool) as caller:
         first = told(caller.call("asks", b"is asked", path="call", timeout_s=60))
         assert "heard" not in first
         assert "denied" in first["refused"] or "ACCESS_REFUSED" in first["refused"], first
-        nodes.api("POST", "pools/%2F/core/set", {"workers_may_call": True}).raise_for_status()
+        nodes.api("POST", f"pools/%2F/{pool}/set", {"workers_may_call": True}).raise_for_status()
         second = told(caller.call("asks", b"is asked", path="call", timeout_s=60))
         assert second["heard"]["key"] == "is asked"
         assert second["heard"]["worker"] != second["worker"]
 
 
-def test_a_key_whose_starts_fail_says_why(nodes: PoolNodes) -> None:
-    nodes.api("POST", "pools/%2F/core/set", {"start_failures_max": 1}).raise_for_status()
+def test_a_key_whose_starts_fail_says_why(nodes: StartedNodes, pool: str) -> None:
+    nodes.api("POST", f"pools/%2F/{pool}/set", {"start_failures_max": 1}).raise_for_status()
     nodes.fails.write_text("broken")
-    with nodes.roaming_caller() as caller:
+    with nodes.roaming_caller(pool) as caller:
         with pytest.raises(Unserved, match="start_failed"):
             caller.call("broken", timeout_s=60)
-        row = eventually("it is told", lambda: (found := nodes.groups()["broken"])["state"] == "failed" and found)
+        row = eventually("it is told", lambda: (found := nodes.groups(pool)["broken"])["state"] == "failed" and found)
         assert "exit status" in row["failed_why"]
         assert 0 < row["failed_for_s"] <= 60
         nodes.fails.unlink()
-        assert nodes.api("POST", "pools/%2F/core/groups/broken/retry", {}).is_success
+        assert nodes.api("POST", f"pools/%2F/{pool}/groups/broken/retry", {}).is_success
         assert told(caller.call("broken", timeout_s=60))["key"] == "broken"
-        row = eventually("it is over", lambda: (found := nodes.groups()["broken"])["state"] == "ready" and found)
+        row = eventually("it is over", lambda: (found := nodes.groups(pool)["broken"])["state"] == "ready" and found)
         assert (row["failed_why"], row["failed_for_s"]) == ("", 0)
 
 
-def test_what_a_worker_does(nodes: PoolNodes, tmp_path: Path) -> None:
-    with nodes.roaming_caller() as caller, ThreadPoolExecutor(1) as threads:
+def test_what_a_worker_does(nodes: StartedNodes, pool: str, tmp_path: Path) -> None:
+    with nodes.roaming_caller(pool) as caller, ThreadPoolExecutor(1) as threads:
         held = threads.submit(caller.call, "works", str(tmp_path), path="hold", timeout_s=60)
 
         def row(state: str) -> dict[str, Any] | None:
-            return next((one for one in nodes.workers() if one["key"] == "works" and one["state"] == state), None)
+            return next((one for one in nodes.workers(pool) if one["key"] == "works" and one["state"] == state), None)
 
         busy = eventually("it is busy", lambda: row("busy"))
         assert busy["held"] == 1

@@ -10,26 +10,29 @@ from pathlib import Path
 import pytest
 
 from clusterbroker_workers import Pool
-from tests.faults.pools import PoolNodes, eventually, running
+from tests.faults.pools import eventually
+
+from .started import StartedNodes
 
 pytestmark = pytest.mark.processes
-
+POOL = "sticky"
 WORKERS = 3
 
 
-@pytest.fixture(scope="module", params=[1, 3], ids=["alone", "three"])
-def nodes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PoolNodes]:
-    directory = tmp_path_factory.mktemp("nodes")
-    with running(PoolNodes(directory, *"abc"[: request.param], memory_bytes=1 << 20)) as made:
-        made.declare(min=WORKERS, max=WORKERS, grace_s=5)
-        yield made
+@pytest.fixture(scope="module", autouse=True)
+def declared(nodes: StartedNodes) -> Iterator[None]:
+    """All tests have one pool."""
+    nodes.declare(POOL, min=WORKERS, max=WORKERS, grace_s=5)
+    yield
+    nodes.fails.unlink(missing_ok=True)
+    nodes.api("DELETE", f"pools/%2F/{POOL}?force=true")
 
 
 @pytest.fixture
-def caller(nodes: PoolNodes) -> Iterator[Pool]:
-    with nodes.roaming_caller() as made:
+def caller(nodes: StartedNodes) -> Iterator[Pool]:
+    with nodes.roaming_caller(POOL) as made:
         made.call("42", timeout_s=60)
-        eventually("all of them are ready", lambda: nodes.groups().get("42", {}).get("consumers") == WORKERS)
+        eventually("all of them are ready", lambda: nodes.groups(POOL).get("42", {}).get("consumers") == WORKERS)
         yield made
 
 
@@ -51,8 +54,8 @@ def test_a_busy_worker_is_waited_for_a_moment(caller: Pool, tmp_path: Path) -> N
     assert caller.call("42", sticky=first).worker == first.worker
 
 
-def test_one_that_is_gone_is_not_waited_for(nodes: PoolNodes, caller: Pool) -> None:
+def test_one_that_is_gone_is_not_waited_for(nodes: StartedNodes, caller: Pool) -> None:
     first = caller.call("42")
-    nodes.processes()[first.worker].send_signal(signal.SIGKILL)
+    nodes.processes(POOL)[first.worker].send_signal(signal.SIGKILL)
     assert caller.call("42", sticky=first, timeout_s=30).worker not in ("", first.worker)
     assert caller.call("42", sticky="nobody").worker
