@@ -308,13 +308,15 @@ class Books:
         worker_id = wanted.spec.worker_id
         if worker_id in self.pace.in_flight:
             return ()
-        if worker_id in self.failed:
-            failed_ms, why = self.failed[worker_id]
-            return self._tell(Gone(worker_id, None, why=why), now_ms) if failed_ms < listed.asked_ms else ()
-        if worker_id in self.begun:  # rule 7
-            if self.begun[worker_id] >= listed.asked_ms:
-                return ()
-            return self._tell(Gone(worker_id, None, why="it vanished: somebody else removed it"), now_ms)
+        answer = self.failed.get(worker_id)
+        if answer is None and worker_id in self.begun:
+            answer = self.begun[worker_id], "it vanished: somebody else removed it"
+        if answer is not None:
+            answered_ms, why = answer
+            if answered_ms < listed.asked_ms:  # rule 7
+                return self._tell(Gone(worker_id, None, why=why), now_ms)
+            self._look_at(now_ms + 1)  # by another list, though nothing happens
+            return ()
         if not view.fresh:  # rule 2
             return ()
         if wanted.state is not Launch.WANTED:

@@ -130,6 +130,21 @@ def test_a_failed_start_may_have_begun_all_the_same() -> None:
     assert decided(of, view(wanted()), now_ms=2200, asked_ms=2150) == [Gone(W, None, why="no answer within 10 s")]
 
 
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("state", [Launch.WANTED, Launch.REVOKED])
+def test_a_list_that_says_nothing_yet_is_followed_by_another_one(fails: bool, state: Launch) -> None:
+    """It was asked for in the millisecond of the answer, and nothing else may happen from then on."""
+    of = books()
+    decided(of, view(wanted()))
+    if fails:
+        of.start_failed(W, 2000, "no answer within 10 s")
+    else:
+        of.started(W, 2000)
+    assert decided(of, view(wanted(state)), now_ms=2000, asked_ms=2000) == []
+    assert of.next_ms == 2001
+    assert [type(one) for one in decided(of, view(wanted(state)), now_ms=2001)] == [Gone]
+
+
 def test_a_start_that_is_not_answered_is_waited_for() -> None:
     of = books()
     decided(of, view(wanted()))
