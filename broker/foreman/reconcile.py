@@ -31,6 +31,8 @@ place's label. 4. A launch that ended keeps its record at the driver until the m
 10. A launch that stands for all workers of its key (`WorkerSpec.scale`) has bounds, which may change while it lives: it
    is started again until the list has those of the map, each ADJUST_AGAIN_MS, and at most IN_FLIGHT_MAX of them in a
    round. A start of what is there changes nothing else.
+11. *What no list had may be there*: a list was short by mistake, or a start that failed has begun late. The map drops
+   it, and where nothing else runs nothing would be listed from then on. So lists go on for DOUBT_MS.
 
 Invariants: of a launch at most one process lives (I4: Start only where rule 4 and 7 leave no other reading); no process
 without a launch lives longer than a fence and two rounds (I6).
@@ -57,6 +59,8 @@ KILL_AGAIN_MS: Final = 2_000
 ADJUST_AGAIN_MS: Final = 5_000
 UNLISTED_MS: Final = 10_000
 """All lists of so long are not short by mistake."""
+DOUBT_MS: Final = 60_000
+DOUBT_LOOK_MS: Final = 2_000
 OTHERS_MS: Final = 10_000
 """A foreman that lives has ended its own by then: FENCED_S, KILL, and two rounds."""
 SECOND_MS: Final = 1_000
@@ -243,6 +247,8 @@ class Books:
     _ending: dict[str, _Ending] = field(default_factory=dict)
     _told_ms: dict[str, int] = field(default_factory=dict)
     _adjusted_ms: dict[str, int] = field(default_factory=dict)
+    _doubts_ms: dict[str, int] = field(default_factory=dict)
+    """Worker that was told gone because no list had it -> until when lists are read for it."""
     _adjusts_left: int = 0
     """In this round."""
     _over_ms: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -292,6 +298,7 @@ class Books:
                     actions.append(Remove(worker_id))
                 else:
                     actions += self._end(worker_id, FENCED_S, now_ms)
+        self._look_for_doubted(own, now_ms)
         actions += self._end_others(view, others, now_ms)
         actions += self._fence(view, own.values(), now_ms)
         return actions
@@ -314,18 +321,31 @@ class Books:
         if answer is not None:
             answered_ms, why = answer
             if answered_ms < listed.asked_ms:  # rule 7
-                return self._tell(Gone(worker_id, None, why=why), now_ms)
+                return self._not_there(worker_id, why, now_ms)
             self._look_at(now_ms + 1)  # by another list, though nothing happens
             return ()
         if not view.fresh:  # rule 2
             return ()
         if wanted.state is not Launch.WANTED:
-            return self._tell(Gone(worker_id, None, why="it was never started"), now_ms)
+            return self._not_there(worker_id, "it was never started", now_ms)
         if not self.pace.may_start(now_ms):  # rule 6
             self._look_at(self.pace.next_ms())
             return ()
         self.pace.begin(worker_id, now_ms)
         return (Start(wanted.spec),)
+
+    def _not_there(self, worker_id: str, why: str, now_ms: int) -> Sequence[Action]:
+        """No list has it. Rule 11."""
+        self._doubts_ms.setdefault(worker_id, now_ms + DOUBT_MS)
+        return self._tell(Gone(worker_id, None, why=why), now_ms)
+
+    def _look_for_doubted(self, own: Mapping[str, Seen], now_ms: int) -> None:
+        """Rule 11."""
+        for worker_id, until_ms in tuple(self._doubts_ms.items()):
+            if now_ms >= until_ms or worker_id in own:
+                del self._doubts_ms[worker_id]
+        if self._doubts_ms:
+            self._look_at(now_ms + DOUBT_LOOK_MS)
 
     def _adjust(self, spec: WorkerSpec, seen: Seen, view: View, now_ms: int) -> Sequence[Action]:
         """Rule 10."""

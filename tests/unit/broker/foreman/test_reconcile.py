@@ -10,6 +10,8 @@ from msgspec.structs import replace
 
 from clusterbroker.broker.foreman.reconcile import (
     ADJUST_AGAIN_MS,
+    DOUBT_LOOK_MS,
+    DOUBT_MS,
     FENCED_S,
     IN_FLIGHT_MAX,
     OTHERS_MS,
@@ -143,6 +145,36 @@ def test_a_list_that_says_nothing_yet_is_followed_by_another_one(fails: bool, st
     assert decided(of, view(wanted(state)), now_ms=2000, asked_ms=2000) == []
     assert of.next_ms == 2001
     assert [type(one) for one in decided(of, view(wanted(state)), now_ms=2001)] == [Gone]
+
+
+@pytest.mark.parametrize("begins", ["started", "fails", "before"])
+def test_what_no_list_had_is_looked_for_though_nothing_else_runs(begins: str) -> None:
+    of = books()
+    state = Launch.REVOKED if begins == "before" else Launch.WANTED  # of the foreman before this one
+    if begins != "before":
+        decided(of, view(wanted()))
+    if begins == "started":
+        of.started(W, 1500)
+    elif begins == "fails":
+        of.start_failed(W, 1500, "no answer within 10 s")
+    (gone,) = decided(of, view(wanted(state)), now_ms=2000)
+    assert isinstance(gone, Gone)
+    assert decided(of, view(), now_ms=2100) == []
+    assert of.next_ms == 2100 + DOUBT_LOOK_MS
+    assert [type(one) for one in decided(of, view(), seen(State.RUNNING), now_ms=50_000)] == [Stop]
+    assert decided(of, view(), now_ms=51_000) == []
+    decided(of, view(), seen(State.EXITED), now_ms=52_000)
+    decided(of, view(), now_ms=53_000)
+    assert of.next_ms is None, "it was found"
+
+
+def test_what_no_list_has_for_long_is_looked_for_no_more() -> None:
+    of = books()
+    decided(of, view(wanted()))
+    of.started(W, 1500)
+    assert decided(of, view(wanted()), now_ms=2000) == [VANISHED]
+    decided(of, view(), now_ms=2000 + DOUBT_MS)
+    assert of.next_ms is None
 
 
 def test_a_start_that_is_not_answered_is_waited_for() -> None:
