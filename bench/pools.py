@@ -306,6 +306,7 @@ def idle_groups(node: PoolNode, broker: Broker, count: int) -> list[Figure]:
     before = node.settled_memory().rss_bytes
     asyncio.run(published(broker, "idle", count, expiration=str(EXPIRES_MS)))
     until("all groups are there", lambda: broker.document("pools/%2F/idle")["groups"] == count)
+    until("requests wait, as sampled", lambda: broker.document("pools/%2F/idle")["waiting"])
     until("no request is left", lambda: not broker.document("pools/%2F/idle")["waiting"])
     time.sleep(REST_S)  # what is told at rest has been told
     mib = (node.settled_memory().rss_bytes - before) / (1 << 20)

@@ -46,13 +46,14 @@ class LocalQueue(QueueHandle):
     aside       messages that are on their way to another queue, and none of a consumer's
     listener    called after each turn and commit (`remote.owned_queue`)
     sealed      its rows are committed, and it takes no more; called after each turn
-    rest_row    what was told of it last while it was at rest, and what its ring had counted then (`server.counting`)
+    rest_at     `Ring.counted_at_rest` at the last sample, if nothing but that can change its row; 0 from a turn on
+                (`server.counting`)
     wake_ms     of the host (`node.wakes`)
     """
 
     __slots__ = (
         "aside", "broken", "deleted", "entity", "halted", "host", "last_used_ms", "listener", "log", "paused",
-        "replicated", "rest_row", "rest_row_at", "ring", "sealed", "settings", "subscriptions", "wake_ms",
+        "replicated", "rest_at", "ring", "sealed", "settings", "subscriptions", "wake_ms",
     )  # fmt: skip
     deleted: bool
     entity: QueueEntity
@@ -72,8 +73,7 @@ class LocalQueue(QueueHandle):
         self.halted = entity.paused
         self.listener: Callable[[], None] | None = None
         self.sealed: Callable[[], Any] | None = None
-        self.rest_row: Any = None
-        self.rest_row_at = 0
+        self.rest_at = 0
         ring.owner = self
 
     def adopt(self, settings: QueueSettings) -> None:
@@ -426,6 +426,7 @@ class LocalQueue(QueueHandle):
         """Does what is due. The ring's mark is taken off first, so that what happens here may set it again."""
         ring = self.ring
         ring.marked = False
+        self.rest_at = 0
         if self.deleted:
             return
         self._serve(now_ms)

@@ -308,8 +308,8 @@ class Subscriptions:
     def capacity(self, now_ms: int) -> float:
         """The part of the time since this was asked last in which a consumer had room; 0 without one."""
         full_ms = self._full_ms + (now_ms - self._full_since_ms if self._full_since_ms else 0)
-        (since_ms, full_before_ms), self._looked = self._looked, (now_ms, full_ms)
-        if not len(self):
+        (since_ms, full_before_ms), self._looked = self._looked, (now_ms if self else 0, full_ms)
+        if not self:
             return 0.0
         if not since_ms or now_ms <= since_ms:
             return 0.0 if self._full_since_ms else 1.0

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import resource
 import time
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -32,6 +32,7 @@ from clusterbroker.broker.stats.rows import (
     ConnectionRow,
     CopyLag,
     ExchangeRow,
+    Key,
     LeaseRow,
     LinkRow,
     Listener,
@@ -68,8 +69,11 @@ if TYPE_CHECKING:
 assert FLUSH_BOUNDS_MS == BOUNDS_MS, "rows have the journal's counts"
 
 
-def rows(shell: ServerPort, started_at_ms: int, lag_ms: float) -> Iterator[AnyRow]:
-    """All that this node has to tell, itself first. `lag_ms`: how late its loop was at worst."""
+def rows(
+    shell: ServerPort, started_at_ms: int, lag_ms: float, kept: Container[Key] = ()
+) -> Iterator[AnyRow | Key]:  # fmt: skip
+    """All that this node has to tell, itself first. `lag_ms`: how late its loop was at worst. `kept`: keys of rows that
+    the asker has; of a queue that has been at rest since the last sample the key is enough."""
     node = shell.node
     yield node_row(shell, started_at_ms, lag_ms)
     for connection in tuple(node.clients.values()):
@@ -84,9 +88,7 @@ def rows(shell: ServerPort, started_at_ms: int, lag_ms: float) -> Iterator[AnyRo
         if node.map.queue_by_id(QueueId(queue_id)) is not None:
             name = exchange.decode("utf-8", "replace")
             yield QueueFlowRow(vhost=vhost_name, exchange=name, queue_id=queue_id, publish=count)
-    for queue in tuple(node.queues.values()):
-        if not queue.deleted:
-            yield queue_row(queue, lags(node, queue), node.damages.held_back(queue.entity.queue_id))
+    yield from queue_rows(node, kept)
     if node.role is not None:
         for queue_id, ring in tuple(node.role.copying.replicas.items()):
             entity = node.map.queue_by_id(QueueId(queue_id))
@@ -316,23 +318,19 @@ def queue_totals(ring: Ring) -> MessageTotals:
     )
 
 
+def queue_rows(node: Node, kept: Container[Key]) -> Iterator[QueueRow | Key]:
+    """Of the queues that are owned here; `kept`: as for `rows`."""
+    for queue_id, queue in tuple(node.queues.items()):
+        if queue.rest_at and queue.rest_at == queue.ring.counted_at_rest and (key := ("queue", queue_id)) in kept:
+            yield key
+        elif not queue.deleted:
+            yield queue_row(queue, lags(node, queue), node.damages.held_back(queue_id))
+
+
 def queue_row(queue: LocalQueue, copies: tuple[CopyLag, ...] = (), held_back: tuple[int, ...] = ()) -> QueueRow:
-    """A queue that is owned here. The row of one that is at rest, as ten thousand are, is that of the last sample."""
-    subscriptions, at = queue.subscriptions, queue.ring.counted_at_rest
-    capacity = round(subscriptions.capacity(queue.host.now_ms), 3)
-    rests = at and isinstance(queue, Queue) and queue.leasing is None and not queue.paused
-    if not rests or copies or held_back or len(subscriptions):
-        return _queue_row(queue, capacity, copies, held_back)
-    shown: QueueRow | None = queue.rest_row
-    if shown is None or queue.rest_row_at != at or shown.epoch != queue.entity.epoch:
-        shown = _queue_row(queue, capacity, copies, held_back)
-        queue.rest_row, queue.rest_row_at = shown, at
-    return shown
-
-
-def _queue_row(
-    queue: LocalQueue, capacity: float, copies: tuple[CopyLag, ...], held_back: tuple[int, ...]
-) -> QueueRow:  # fmt: skip
+    """A queue that is owned here. Whether it is at rest is noted with it: ten thousand are, and need no other row."""
+    rests = isinstance(queue, Queue) and queue.leasing is None and not queue.paused and not queue.subscriptions
+    queue.rest_at = queue.ring.counted_at_rest if rests and not copies and not held_back else 0
     ring = queue.ring
     subscriptions, head = queue.subscriptions, ring.head_message()
     return QueueRow(
@@ -348,7 +346,7 @@ def _queue_row(
         in_memory_bytes=ring.resident_bytes,
         memory_bytes=ring.resident_bytes,
         consumers=len(subscriptions),
-        consumer_capacity=capacity,
+        consumer_capacity=round(subscriptions.capacity(queue.host.now_ms), 3),
         head_timestamp_s=_stamped(head),
         head_ms=None if head is None else head.time_ms or None,
         exclusive_consumer_tag=next(filter(None, map(_tag, subscriptions)), None) if subscriptions.exclusive else None,

@@ -55,7 +55,8 @@ class Sampling:
         if not fresh and not self._census.sampling:
             self._sampled_s = now_s
             lag_ms, self._lag_s = self._lag_s * 1000, 0.0
-            self._census.begin(rows(self._shell, self._started_at_ms, lag_ms), self._shell.clock.now_ms())
+            walk = rows(self._shell, self._started_at_ms, lag_ms, self._census.keys)
+            self._census.begin(walk, self._shell.clock.now_ms())
             self._soon()
         if self._census.sampling:
             self._waiting.append(lambda: self._tell(life, number, then))

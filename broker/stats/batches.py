@@ -6,8 +6,8 @@ of its last change, so memory is that of the things there are; of things that en
 them. Who is further behind than those, or speaks of another life, is told everything, and that it is everything.
 
 A sample is a walk over the node's things, a slice at a time, since ten thousand queues at once would hold up the loop.
-What is not met on the walk is gone when the walk ends. So between two samples rows may be of different moments; each
-row is of one moment.
+A thing whose row still holds is met by its key alone. What is not met on the walk is gone when the walk ends. So
+between two samples rows may be of different moments; each row is of one moment.
 
 Invariants: (1) numbers of rows and of gone keys are all different, and none is higher than `number`; (2) a key is among
 the rows or among the gone, never both; (3) both are kept in the order of their numbers; (4) whoever was told up to
@@ -16,7 +16,7 @@ the rows or among the gone, never both; (3) both are kept in the order of their 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, KeysView, Sequence
 from itertools import islice, takewhile
 from typing import Final, TypeVar
 
@@ -48,12 +48,17 @@ class Census:
         self._rows: dict[Key, tuple[int, AnyRow]] = {}
         self._gone: dict[Key, int] = {}
         self._forgotten = 0  # number of the newest gone key that is not kept any more
-        self._walk: Iterator[AnyRow] | None = None
+        self._walk: Iterator[AnyRow | Key] | None = None
         self._met: set[Key] = set()
 
     def __len__(self) -> int:
         """How many rows there are."""
         return len(self._rows)
+
+    @property
+    def keys(self) -> KeysView[Key]:
+        """Of the rows that are kept."""
+        return self._rows.keys()
 
     # -- sampling ---------------------------------------------------------------------------------------------
 
@@ -62,8 +67,9 @@ class Census:
         """A sample has begun and is not done."""
         return self._walk is not None
 
-    def begin(self, rows: Iterable[AnyRow], now_ms: int) -> None:
-        """A new sample. `rows` is walked by `step`, and makes each row when it is asked for it."""
+    def begin(self, rows: Iterable[AnyRow | Key], now_ms: int) -> None:
+        """A new sample. `rows` is walked by `step`, and makes each row when it is asked for it; a key is one of `keys`:
+        its row holds."""
         assert self._walk is None, "one sample after the other"
         self._walk = iter(rows)
         self.sampled_at_ms = now_ms
@@ -75,7 +81,10 @@ class Census:
         looked = 0
         for row in islice(walk, count):
             looked += 1
-            self._meet(row)
+            if isinstance(row, tuple):
+                self._met.add(row)
+            else:
+                self._meet(row)
         if looked == count:
             return False
         for key in [key for key in self._rows if key not in self._met]:
@@ -93,7 +102,7 @@ class Census:
         self._met.add(key)
         known = self._rows.get(key)
         if known is not None:
-            if known[1] is row or known[1] == row:
+            if known[1] == row:
                 return
             del self._rows[key]  # the order of the dictionary is that of the numbers
         self._gone.pop(key, None)

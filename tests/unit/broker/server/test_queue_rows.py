@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 import pytest
 
 from clusterbroker.broker.server import counting
-from clusterbroker.broker.stats.rows import LeaseRow, QueueRow
+from clusterbroker.broker.stats.rows import Key, LeaseRow, QueueRow
 from clusterbroker.broker.stats.totals import MessageTotals
 from clusterbroker.broker.wire.amqp091 import methods as m
 from tests.unit.broker.fronts.amqp091.harness import World
 from tests.unit.broker.fronts.amqp091.leasing_reader import Reader
 from tests.unit.broker.node.node_cluster import Cluster
+
+KEY = ("queue", 7)
 
 
 def row(world: World, name: str = "q") -> QueueRow:
@@ -33,26 +37,57 @@ def test_messages_that_are_kept_are_told_apart() -> None:
     assert (row(world).persistent, row(world).in_memory) == (0, 0)
 
 
-def test_the_row_of_a_queue_at_rest_is_made_once() -> None:
+def told(world: World, kept: Container[Key] = (KEY,)) -> QueueRow | Key:
+    """What a sample meets of the one queue."""
+    (found,) = counting.queue_rows(world.node, kept)
+    return found
+
+
+def test_of_a_queue_at_rest_the_key_is_told_until_something_changes() -> None:
     world = World()
     alice = world.client()
     alice.declare("q")
-    first = row(world)
-    assert row(world) is first
+
+    def changed() -> QueueRow:
+        found = told(world)
+        assert isinstance(found, QueueRow)
+        return found
+
+    assert changed().ready == 0
+    assert told(world) == KEY
+    assert isinstance(told(world, kept=()), QueueRow), "who keeps no row is told it"
     alice.publish("", "q", b"1")
-    assert row(world).ready == 1
+    assert changed().ready == 1
+    assert changed().ready == 1, "a queue with messages is not at rest"
     alice.say(m.QueuePurge(queue="q"))
-    after = row(world)
-    assert (after.ready, after.messages.publish) == (0, 1)
-    assert row(world) is after
+    assert (after := changed()).ready == 0
+    assert after.messages.publish == 1
+    assert told(world) == KEY
     alice.ask(m.BasicGet(queue="q"))
-    assert (row(world).messages.get_empty, row(world) is after) == (1, False)
+    assert changed().messages.get_empty == 1
+    assert told(world) == KEY
     alice.say(m.BasicConsume(queue="q", consumer_tag="t"))
-    assert row(world).consumers == 1
+    assert changed().consumers == 1
+    assert changed().consumers == 1, "of one with consumers, the time in which they had room"
     alice.ask(m.BasicCancel("t", False))
-    assert row(world).consumers == 0
-    world.queue("q").paused = True
-    assert row(world).state == "opening"
+    assert changed().consumers == 0
+    assert told(world) == KEY
+    world.queue("q").set_aside(broken=True)
+    world.wait(1)
+    changed()
+    assert isinstance(told(world), QueueRow), "one that is set aside is not at rest"
+
+
+def test_a_lease_wakes_a_queue_at_rest() -> None:
+    world = World()
+    world.client().declare("q")
+    assert isinstance(told(world), QueueRow)
+    assert told(world) == KEY
+    Reader(world.client(), "r1").take(rows=2, ttl_ms=5000)
+    found = told(world)
+    assert isinstance(found, QueueRow)
+    assert found.lease is not None
+    assert found.lease.run == "r1"
 
 
 def test_a_transient_queue_keeps_nothing() -> None:

@@ -63,6 +63,19 @@ def test_only_what_changed_is_told() -> None:
     assert census.since(asker.life, asker.number).rows == ()
 
 
+def test_a_row_that_is_met_by_its_key_holds() -> None:
+    census, asker = Census("a", LIFE), Asker()
+    sampled(census, {1: 10, 2: 20})
+    asker.ask(census)
+    census.begin([("queue", 1), *rows_of({3: 30})], 2000)
+    assert census.step()
+    batch = census.since(asker.life, asker.number)
+    assert ([row.key for row in batch.rows], batch.gone) == ([("queue", 3)], (("queue", 2),))
+    assert set(census.keys) == {("queue", 1), ("queue", 3)}
+    sampled(census, {3: 30})
+    assert ("queue", 1) in census.since(asker.life, asker.number).gone
+
+
 def test_another_life_or_a_number_from_nowhere_gets_everything() -> None:
     census = Census("a", LIFE)
     sampled(census, {1: 10, 2: 20})
