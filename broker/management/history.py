@@ -9,7 +9,8 @@ A node tells a row only when it changed, so a row holds from the moment it was t
 A total that fell began anew (its node restarted, the queue has another owner): what it shows is what came since.
 
 A ring keeps one row per step, the last of it. Tracks of single things keep a minute, those that somebody looks at an
-hour (`watch`), those of the whole cluster a day. Times are ms since 1970 on the clock of the node that told.
+hour (`watch`), those of the whole cluster a day. A thing that did not change for more than a minute has its row alone.
+Times are ms since 1970 on the clock of the node that told.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ MINUTE: Final = ((5_000, 14),)
 HOUR: Final = ((5_000, 122), (60_000, 62))
 DAY: Final = (*HOUR, (600_000, 50), (1_800_000, 50))
 """(step in ms, rows kept): both ends of the span, and what held before the first step ended."""
+MINUTE_MS: Final = MINUTE[0][0] * MINUTE[0][1]
 SAMPLES_MAX: Final = 500
 
 
@@ -38,7 +40,7 @@ class Window(NamedTuple):
     @property
     def longer(self) -> bool:
         """Than what is kept of everything."""
-        return self.age_ms > MINUTE[0][0] * MINUTE[0][1]
+        return self.age_ms > MINUTE_MS
 
 
 class Sampling:
@@ -58,10 +60,29 @@ class Sampling:
         self.at_ms = at_ms
 
 
-class Track(Generic[R]):
-    """One row of one node, with its past."""
+class _Ring(Generic[R]):
+    """The last row of each of so many steps."""
 
-    __slots__ = ("_rings", "at_ms", "before", "row", "sampling")
+    __slots__ = ("capacity", "rows", "step_ms", "times")
+
+    def __init__(self, step_ms: int, capacity: int, times: Iterable[int], rows: Iterable[R]) -> None:
+        self.step_ms, self.capacity = step_ms, capacity
+        self.times, self.rows = list(times)[-capacity:], list(rows)[-capacity:]
+
+    def put(self, at_ms: int, row: R) -> None:
+        if self.times and self.times[-1] // self.step_ms >= at_ms // self.step_ms:
+            self.times[-1], self.rows[-1] = at_ms, row
+            return
+        self.times.append(at_ms)
+        self.rows.append(row)
+        if len(self.times) > self.capacity:
+            del self.times[0], self.rows[0]
+
+
+class Track(Generic[R]):
+    """One row of one node, with its past. Rings are made with the second row: most things never change."""
+
+    __slots__ = ("_rings", "_spans", "at_ms", "before", "row", "sampling")
 
     def __init__(
         self, sampling: Sampling, row: R, spans: tuple[tuple[int, int], ...] = MINUTE, since: R | None = None
@@ -72,22 +93,31 @@ class Track(Generic[R]):
         self.row = row
         self.before: R | None = since
         self.at_ms = sampling.at_ms
-        sampled = sampling.at_ms != 0
-        self._rings: list[tuple[int, int, list[int], list[R]]] = [
-            (step, capacity, [sampling.at_ms] * sampled, [row] * sampled) for step, capacity in spans
-        ]
+        self._spans = spans
+        self._rings: tuple[_Ring[R], ...] = ()
 
     def put(self, row: R) -> None:
         """The row of the last sample of its node."""
+        if not self._rings:
+            times, rows = ((self.at_ms,), (self.row,)) if self.at_ms else ((), ())
+            self._rings = self._made(times, rows)
         self.before, self.row, self.at_ms = self.row, row, self.sampling.at_ms
-        for step, capacity, times, kept in self._rings:
-            if times and times[-1] // step >= self.at_ms // step:
-                times[-1], kept[-1] = self.at_ms, row
-                continue
-            times.append(self.at_ms)
-            kept.append(row)
-            if len(times) > capacity:
-                del times[0], kept[0]
+        for ring in self._rings:
+            ring.put(self.at_ms, row)
+
+    def _made(self, times: Sequence[int], rows: Sequence[R]) -> tuple[_Ring[R], ...]:
+        return tuple(_Ring(step_ms, capacity, times, rows) for step_ms, capacity in self._spans)
+
+    @property
+    def is_quiet(self) -> bool:
+        """No row came for longer than is kept of everything."""
+        return self.sampling.at_ms - self.at_ms > MINUTE_MS
+
+    def rest(self) -> None:
+        """It is quiet: what was before its row is over, unless somebody looks at an hour of it."""
+        self.before = None
+        if self._spans is MINUTE:
+            self._rings = ()
 
     @property
     def idle_since_ms(self) -> int:
@@ -96,15 +126,20 @@ class Track(Generic[R]):
 
     def watch(self) -> None:
         """Keep an hour from now on."""
-        if len(self._rings) == len(MINUTE):
-            _, _, times, kept = self._rings[0]
-            self._rings = [(step, capacity, list(times), list(kept)) for step, capacity in HOUR]
+        if self._spans is MINUTE:
+            self._keep(HOUR)
 
     def unwatch(self) -> None:
         """Keep a minute again."""
-        if len(self._rings) == len(HOUR):
-            (step, capacity), (_, _, times, kept) = MINUTE[0], self._rings[0]
-            self._rings = [(step, capacity, times[-capacity:], kept[-capacity:])]
+        if self._spans is HOUR:
+            self._keep(MINUTE)
+            if self.is_quiet:
+                self.rest()
+
+    def _keep(self, spans: tuple[tuple[int, int], ...]) -> None:
+        self._spans = spans
+        if self._rings:
+            self._rings = self._made(self._rings[0].times, self._rings[0].rows)
 
     def last(self) -> tuple[R, float] | None:
         """The row of the sample before the last one, and the seconds between; None: nothing to make a rate of."""
@@ -124,11 +159,11 @@ class Track(Generic[R]):
 
     def at(self, t_ms: int, age_ms: int) -> R | None:
         """The row at that time, from the finest ring that reaches back `age_ms`."""
-        for step, capacity, times, kept in self._rings:
-            if step * capacity >= age_ms or step == self._rings[-1][0]:
-                place = bisect_right(times, t_ms)
-                return kept[place - 1] if place else None
-        return None
+        if not self._rings:
+            return self.row if 0 < self.at_ms <= t_ms else None
+        ring = next((one for one in self._rings if one.step_ms * one.capacity >= age_ms), self._rings[-1])
+        place = bisect_right(ring.times, t_ms)
+        return ring.rows[place - 1] if place else None
 
 
 def quick(path: str, fields: Mapping[str, Get], gauge: bool = False) -> Callable[[Track[Any]], int | float] | None:

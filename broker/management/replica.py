@@ -19,6 +19,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import takewhile
 from typing import Any, Final
 
 import msgspec
@@ -94,7 +95,7 @@ class _Running(Counter[str]):
 class MemberRows:
     """What one member told last."""
 
-    __slots__ = ("heard_ms", "leased", "life", "node", "number", "rows", "sampling")
+    __slots__ = ("heard_ms", "leased", "life", "moved", "node", "number", "rows", "sampling")
 
     def __init__(self, node: str) -> None:
         self.node = node
@@ -106,6 +107,20 @@ class MemberRows:
         """On the process's clock; 0: never."""
         self.sampling = Sampling()
         self.rows: dict[Key, Track[Any]] = {}
+        self.moved: dict[Track[Any], None] = {}
+        """Tracks with a past; the one that was told last stands last."""
+
+    def put(self, track: Track[Any], row: Any) -> None:
+        """The next row of a track."""
+        self.moved.pop(track, None)
+        self.moved[track] = None
+        track.put(row)
+
+    def let_rest(self) -> None:
+        """Those that were told nothing for long have no past any more."""
+        for track in tuple(takewhile(lambda track: track.is_quiet, self.moved)):
+            del self.moved[track]
+            track.rest()
 
 
 class Replica:
@@ -236,6 +251,7 @@ class Replica:
         # connections first: a channel's growth is counted in the vhost of its connection
         for row in sorted(batch.rows, key=lambda row: not isinstance(row, ConnectionRow)):
             self._row(member, row, new=again and not batch.whole)
+        member.let_rest()
 
     def forgotten(self, node: str) -> None:
         """The node is no member any more."""
@@ -277,7 +293,7 @@ class Replica:
         track = member.rows.get(key)
         if track is not None:
             before = track.row
-            track.put(row)
+            member.put(track, row)
             self._grew(row, before)
             return
         track = member.rows[key] = Track(
@@ -286,6 +302,8 @@ class Replica:
             spans=DAY if isinstance(row, NodeRow) else MINUTE,
             since=emptied(row) if new else None,
         )
+        if new:
+            member.moved[track] = None
         if isinstance(row, ConnectionRow):
             self.connections[row.connection_id] = track
             self.connection_ids[row.name] = row.connection_id
@@ -323,6 +341,7 @@ class Replica:
         if track is None:
             return
         self._watched.pop(id(track), None)
+        member.moved.pop(track, None)
         row = track.row
         for index, place, name in self._places(member, row):
             _drop(index, place, name)

@@ -110,6 +110,26 @@ def test_a_minute_is_kept_and_an_hour_once_somebody_looks() -> None:
     assert len(details([track], value, Window(60_000, 5_000))["samples"]) == 13
 
 
+@given(st.lists(st.none() | st.integers(0, 100), min_size=1, max_size=20), st.lists(st.integers(1, 30), max_size=3))
+def test_a_track_that_rests_shows_the_same_minute(changes: list[int | None], pauses: list[int]) -> None:
+    for pause in pauses:
+        changes = [*changes, *[None] * pause, 1000 + pause]
+    resting, kept = told([7]), told([7])
+    for number, change in enumerate(changes, 1):
+        for track in (resting, kept):
+            track.sampling.sampled(T0 + number * 5_000)
+            if change is not None:
+                track.put(change)
+        if resting.is_quiet:
+            resting.rest()
+        window = Window(60_000, 5_000)
+        model = details([kept], value, window)
+        found = details([resting], value, window)
+        assert found["samples"] == model["samples"][: len(found["samples"])]
+        assert len(found["samples"]) == min(number + 1, 13)
+        assert (found["rate"], resting.row, resting.idle_since_ms) == (model["rate"], kept.row, kept.idle_since_ms)
+
+
 @given(st.lists(st.none() | st.integers(0, 100), min_size=1, max_size=40).filter(lambda rows: rows[0] is not None))
 def test_a_sample_is_the_last_row_told_by_then(changes: list[int | None]) -> None:
     track = told(changes, spans=DAY)

@@ -100,6 +100,31 @@ def test_what_is_gone_is_gone_and_a_whole_batch_forgets_the_rest() -> None:
     assert replica.sums.row.ready == 0
 
 
+def test_the_past_of_what_did_not_change_for_a_minute_is_let_go() -> None:
+    place = founded()
+    place.tell(whole=True, node="n1")
+    ended = rows.ConnectionRow(connection_id="c", user="guest", vhost="/", peer_host="h")
+    for number in range(4):
+        place.tell(ended, orders(place, number), node="n1", at_ms=NOW_MS + 5_000 * (1 + number))
+        ended = replace(ended, received_bytes=number + 1)
+    member = place.replica.members["n1"]
+    queue_track, connection_track = (member.rows[key] for key in (("queue", place.queue_id("orders")), ended.key))
+    assert list(member.moved) == [connection_track, queue_track]
+    place.tell(gone=(ended.key,), node="n1", at_ms=NOW_MS + 25_000)
+    assert list(member.moved) == [queue_track]
+    told_ms = NOW_MS + 20_000
+    place.tell(node="n1", at_ms=told_ms + 70_000)
+    assert queue_track.before is not None
+    assert queue_track.at(told_ms - 5_000, 60_000) is not None
+    place.tell(node="n1", at_ms=told_ms + 70_001)
+    assert not member.moved
+    assert (queue_track.before, queue_track.at(told_ms - 5_000, 60_000)) == (None, None)
+    assert queue_track.at(told_ms, 60_000) == orders(place, 3)
+    assert queue_track.idle_since_ms == told_ms
+    place.tell(orders(place, 13), node="n1", at_ms=told_ms + 80_001)
+    assert queue_track.rate(lambda row: row.ready) == pytest.approx(1), "it all came with the last sample"
+
+
 def test_a_new_life_makes_no_rate_out_of_two_lives() -> None:
     place = recorded_place()
     row = rows.ExchangeRow(vhost="/", name="events", publish_in=1_000)
