@@ -85,7 +85,6 @@ class GroupQueue(Queue):
         super().__init__(entity, settings, ring, node, now_ms)
         self._forget_measures(now_ms)
         self._look_at_events()
-        self.dispatch.suspects.alone = self._is_alone
         self.launches_changed()
 
     @property
@@ -189,7 +188,7 @@ class GroupQueue(Queue):
         used_ms = self.last_used_ms
         super().remove_consumer(member, now_ms)
         self.last_used_ms = used_ms  # that one leaves prolongs no life
-        self.dispatch.suspects.left(member)
+        self.dispatch.left(member)
 
     @property
     def is_empty(self) -> bool:
@@ -299,7 +298,7 @@ class GroupQueue(Queue):
             silent.update(one.worker for one in self.subscriptions if one.worker and one.worker not in workers)
         self.subscriptions.retire(frozenset(silent))
 
-    def _is_alone(self, member: Member) -> bool:
+    def is_alone(self, member: Member) -> bool:
         """Its worker has no key but this one."""
         return not member.worker or len(self.node.map.pools.assignments(member.worker)) <= 1
 
@@ -346,7 +345,7 @@ class GroupQueue(Queue):
         return GroupTold(
             self._part.pool_id, self._part.key, ring.ready, ring.unacked, ring.next_seq - 1, ring.acked,
             int(self._service_ms), workers, self._draining, tuple(sorted(self.subscriptions.retired)),
-            index_of(self.entity.queue_id), self.entity.epoch, self.dispatch.suspects.remain(),
+            index_of(self.entity.queue_id), self.entity.epoch, self.dispatch.has_suspects,
         )  # fmt: skip
 
     @staticmethod

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from clusterbroker.broker.pools.sticky import Sticking
-from clusterbroker.broker.pools.suspects import Suspects
+from clusterbroker.broker.pools.suspects import Suspects, logged
 from clusterbroker.broker.queues import ring as rings
 from clusterbroker.broker.queues.dispatch import Dispatch
 from clusterbroker.broker.queues.selecting import LOOK_MAX
 from clusterbroker.broker.queues.states import LIMIT, NO_CREDIT
+
+if TYPE_CHECKING:
+    from clusterbroker.broker.pools.group_queue import GroupQueue
+    from clusterbroker.broker.queues.subscription import Member
 
 
 class RequestDispatch(Dispatch):
@@ -17,11 +21,24 @@ class RequestDispatch(Dispatch):
 
     selects_by = Sticking
     selecting: Sticking | None
-    __slots__ = ("suspects",)
+    _queue: GroupQueue
+    __slots__ = ("_suspects",)
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self.suspects = Suspects(self._queue.ring)
+        self._suspects: Suspects | None = None
+
+    @property
+    def suspects(self) -> Suspects:
+        """Made when a worker is lost: most queues have none."""
+        if self._suspects is None:
+            self._suspects = Suspects(self._queue.ring, self._queue.is_alone)
+        return self._suspects
+
+    @property
+    def has_suspects(self) -> bool:
+        """Whether there are any."""
+        return self._suspects is not None and self._suspects.remain()
 
     def keep(self, seq: int, worker: str) -> None:
         """The newest message is meant for this worker, if that is served."""
@@ -42,19 +59,19 @@ class RequestDispatch(Dispatch):
         if self.selecting is not None and self.selecting.walks:
             self.selecting.release(self._queue.host.now_ms, {credit.owner.worker for credit in credits})
             credits = self._queue.subscriptions.credits
-        if not self.suspects.remain():
+        if self._suspects is None or not self._suspects.remain():
             return super()._hand(credits, now_ms)
-        handed, why = 0, NO_CREDIT
+        suspects, handed, why = self._suspects, 0, NO_CREDIT
         if self._queue.subscriptions.selects:  # what has returned all of them look at, and not the first one alone
             selecting = [credit for credit in credits if credit.selection is not None]
             rings.dispatch_selected(self._queue.ring, selecting, now_ms, 0)
         for credit in credits:
-            if credit.has_credit and self.suspects.holds_none(credit.owner):
+            if credit.has_credit and suspects.holds_none(credit.owner):
                 seq = self._queue.ring.head_place() if credit.selection is None else 0
                 count, why = self._hand_one(credit, now_ms)
                 if count:
                     handed += count
-                    self.suspects.given(credit.owner, seq)
+                    suspects.given(credit.owner, seq)
                     why = NO_CREDIT  # as far as is known: there may be more
                 elif credit.selection is None:
                     break  # else it passes over what others take
@@ -70,12 +87,20 @@ class RequestDispatch(Dispatch):
                 return count, why
         return 0, LIMIT
 
+    def left(self, member: Member) -> None:
+        """A consumer is gone."""
+        if self._suspects is not None:
+            self._suspects.left(member)
+
     def restore(self) -> None:
         super().restore()
-        self.suspects.restore()
+        self._suspects = None
+        if logged(self._queue.ring):
+            self._suspects = self.suspects
 
     def returned(self, seq: int) -> None:
         """Who held it does not any more, and whoever takes it next may have it."""
-        self.suspects.returned(seq)
+        if self._suspects is not None:
+            self._suspects.returned(seq)
         if self.selecting is not None:
             self.selecting.unkeep(seq)

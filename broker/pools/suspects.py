@@ -29,15 +29,17 @@ TOLD_MAX: Final = 16_384
 class Suspects:
     """Of one queue."""
 
-    __slots__ = ("_given", "_order", "_ring", "_seqs", "alone")
+    __slots__ = ("_alone", "_given", "_order", "_ring", "_seqs")
 
-    def __init__(self, ring: Ring) -> None:
+    def __init__(self, ring: Ring, alone: Callable[[Member], bool] = lambda _member: True) -> None:
+        """With those of the log. `alone`: whether a consumer's worker has no other key."""
         self._ring = ring
-        self._seqs: dict[int, None] = {}  # as a set: an empty one of those takes 216 bytes in each queue
+        self._alone = alone
+        self._seqs = set[int]()
         self._order: list[int] = []  # a heap, with some that are none any more
-        self.alone: Callable[[Member], bool] = lambda _member: True
-        """Whether a consumer's worker has no other key."""
         self._given: dict[Member, int] = {}  # which request a consumer was handed last; 0: one that it gave back
+        for seq in logged(ring):
+            self.add(seq, told=False)
 
     def remain(self) -> bool:
         """Whether there are any. Those that have left are forgotten."""
@@ -53,28 +55,21 @@ class Suspects:
     def add(self, seq: int, *, told: bool) -> None:
         """A worker was lost with it. `told`: the log is."""
         if seq not in self._seqs:
-            self._seqs[seq] = None
+            self._seqs.add(seq)
             heapq.heappush(self._order, seq)
             if told and len(self._seqs) <= TOLD_MAX:
                 self._ring.set_attribute(SUSPECT.name(seq), 1)
 
     def clear(self, seq: int) -> None:
         """It is none: a worker has rejected it, or it has left."""
-        self._seqs.pop(seq, None)
+        self._seqs.discard(seq)
         if self._ring.has_attributes and SUSPECT.name(seq) in self._ring.attributes:
             self._ring.set_attribute(SUSPECT.name(seq), 0)
-
-    def restore(self) -> None:
-        """An owner begins with those of the log."""
-        self._seqs, self._order, self._given = {}, [], {}
-        if self._ring.has_attributes:
-            for seq, _ in SUSPECT.of(self._ring.attributes):
-                self.add(seq, told=False)
 
     def holds_none(self, member: Member) -> bool:
         """Whether a consumer may have a request: it has settled the one that it was handed last. Of what it was handed
         before there were suspects its node says how much it holds at most. Nor may its worker have another key."""
-        if not self.alone(member):
+        if not self._alone(member):
             return False
         given = self._given.get(member)
         if given is None:
@@ -96,6 +91,11 @@ class Suspects:
     def left(self, member: Member) -> None:
         """The consumer is gone."""
         self._given.pop(member, None)
+
+
+def logged(ring: Ring) -> list[int]:
+    """The suspects that the log knows."""
+    return [seq for seq, _ in SUSPECT.of(ring.attributes)] if ring.has_attributes else []
 
 
 def _lives(ring: Ring, seq: int) -> bool:

@@ -34,6 +34,8 @@ DEAD_SPREAD: Final = BUCKET_BITS * (DEAD_BUCKETS - 1)
 FLEETING_RANGES: Final = 64
 """So many ranges of numbers that are in memory alone are remembered of a client, for the next of its numbers that comes
 to the log; beyond them the lowest are taken for one."""
+_NONE: Final[dict[bytes, list[list[int]]]] = {}
+"""Such ranges of most queues. It stays empty."""
 LETTERS: Final = b"\0dlx"
 _QUEUE_ID: Final = struct.Struct(">Q")
 _GAP: Final = struct.Struct(">I")
@@ -66,7 +68,7 @@ class Producers:
         self._numbers: ClientNumbers | None = None
         self._memory: ClientNumbers | None = None
         """What is known beyond the log; None: nothing is."""
-        self._fleeting: dict[bytes, list[list[int]]] = {}
+        self._fleeting = _NONE
         """Client to the ranges (first, last) of such numbers above what the log has of it."""
         self._dying: dict[bytes, list[int]] = {}  # queues to their buckets, ascending; the longest silent first
         for (source, bucket), _ in DEAD_LETTERS.of(ring.attributes):
@@ -116,6 +118,8 @@ class Producers:
     def _note_fleeting(self, client: bytes, number: int) -> None:
         if number < self._logged.upto(client):
             return  # the log says by itself that it is not here: it was refused, and came again
+        if self._fleeting is _NONE:
+            self._fleeting = {}
         ranges = self._fleeting[client] = self._fleeting.pop(client, [])
         if ranges and ranges[-1][1] + 1 == number:
             ranges[-1][1] = number
