@@ -21,6 +21,7 @@ from typing import Any, Final, TypeVar
 
 import structlog
 
+from clusterbroker.broker.management.history import MINUTE_MS
 from clusterbroker.broker.management.pool_definitions import PoolDraft, bindings_of, refusals
 from clusterbroker.broker.management.replica import Replica
 from clusterbroker.broker.server.control import protocol as m
@@ -255,7 +256,11 @@ class ControlClient:
                 await asyncio.wait_for(self._hurry.wait(), self._sample_s)
             if loop.time() - self._touched_s > INTEREST_S:
                 self._interest.clear()
-                await self._interest.wait()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._interest.wait(), MINUTE_MS / 1000)
+                if not self._interest.is_set():
+                    self._replica.let_rest()
+                    await self._interest.wait()
 
     async def _tell_logins(self) -> None:
         """Attempts to sign in here are for other members as well, whoever is interested."""

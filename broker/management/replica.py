@@ -116,9 +116,9 @@ class MemberRows:
         self.moved[track] = None
         track.put(row)
 
-    def let_rest(self) -> None:
+    def let_rest(self, all_of_them: bool = False) -> None:
         """Those that were told nothing for long have no past any more."""
-        for track in tuple(takewhile(lambda track: track.is_quiet, self.moved)):
+        for track in tuple(takewhile(lambda track: all_of_them or track.is_quiet, self.moved)):
             del self.moved[track]
             track.rest()
 
@@ -252,6 +252,11 @@ class Replica:
         for row in sorted(batch.rows, key=lambda row: not isinstance(row, ConnectionRow)):
             self._row(member, row, new=again and not batch.whole)
         member.let_rest()
+
+    def let_rest(self) -> None:
+        """Nobody has asked any member for longer than a minute of anything is kept."""
+        for member in self.members.values():
+            member.let_rest(all_of_them=True)
 
     def forgotten(self, node: str) -> None:
         """The node is no member any more."""

@@ -254,6 +254,20 @@ async def test_rows_of_a_newer_release_are_passed_over_and_no_others(beside: Bes
     assert next(beside.replica.node_rows()).name == "node"
 
 
+async def test_the_past_is_let_go_when_nobody_was_interested_for_a_minute_more(
+    beside: Beside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await asyncio.wait_for(beside.client.ready.wait(), 60)
+    member = beside.replica.members["node"]
+    await beside.client.touched()
+    await until(lambda: member.moved)
+    monkeypatch.setattr(control_client, "MINUTE_MS", 1)
+    monkeypatch.setattr(control_client, "INTEREST_S", 0.1)
+    await until(lambda: not member.moved)
+    await beside.client.touched()
+    await until(lambda: member.moved)
+
+
 async def test_rows_are_not_asked_for_while_nobody_is_interested(
     beside: Beside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
