@@ -542,9 +542,7 @@ def _bind(
     changes: list[Change],
 ) -> None:  # fmt: skip
     """Without a look at the vhost's limit of bindings, which is of clients."""
-    binding = Binding(topology.vhost.name, source, destination, kind, key, {})
-    topology.adopt_binding(binding)
-    changes.append(Bound(binding))
+    changes.append(Bound(topology.adopt_binding(Binding(topology.vhost.name, source, destination, kind, key, {}))))
 
 
 def _check_key(key: str) -> None:

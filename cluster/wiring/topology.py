@@ -93,6 +93,8 @@ _QUEUED: Final[dict[type[QueuedExchange], _Queued]] = {
     ),
 }
 
+_NO_ARGUMENTS: Final[dict[str, Any]] = {}
+"""Of most bindings. It stays empty."""
 EXPECTED: Final = (DeclareQueue, Bind, SetVhostLimits)
 """The commands that `Expected` counts."""
 
@@ -321,9 +323,11 @@ class Topology:
         self._index.put(before, held)
         return held
 
-    def adopt_binding(self, binding: Binding) -> None:
+    def adopt_binding(self, binding: Binding) -> Binding:
         """Hold a binding that is known to be legal and new, with the strings of its ends."""
-        self.bindings.add(self._binding(binding))
+        held = self._binding(binding)
+        self.bindings.add(held)
+        return held
 
     def _shared(self, nodes: tuple[NodeId, ...]) -> tuple[NodeId, ...]:
         return self._node_sets.setdefault(nodes, nodes)
@@ -561,5 +565,5 @@ class Topology:
             destination=end.name if end else command.destination,
             destination_kind="queue" if command.destination_kind == "queue" else "exchange",
             routing_key=command.routing_key,
-            arguments=command.arguments,
+            arguments=command.arguments or _NO_ARGUMENTS,
         )
