@@ -30,6 +30,7 @@ from clusterbroker.cluster.errors import (
 from clusterbroker.cluster.ids import Epoch, NodeId, QueueId
 
 from . import deduplication, delay_bits, delays, exchange_rules, histories, queue_rules
+from .arguments import ENCODER
 from .binding_table import BindingTable
 from .changes import (
     Bound,
@@ -93,6 +94,8 @@ _QUEUED: Final[dict[type[QueuedExchange], _Queued]] = {
     ),
 }
 
+ARGUMENT_SETS_MAX: Final = 100
+"""So many different tables of arguments are remembered, for the queues to come that have the same."""
 _NO_ARGUMENTS: Final[dict[str, Any]] = {}
 """Of most bindings. It stays empty."""
 EXPECTED: Final = (DeclareQueue, Bind, SetVhostLimits)
@@ -132,8 +135,8 @@ class Topology:
     """
 
     __slots__ = (
-        "_index", "_node_sets", "bindings", "exchanges", "expected", "ledger", "limits", "policies", "queues", "staged",
-        "vhost",
+        "_argument_sets", "_index", "_node_sets", "bindings", "exchanges", "expected", "ledger", "limits", "policies",
+        "queues", "staged", "vhost",
     )  # fmt: skip
 
     def __init__(self, vhost: Vhost, index: QueueIndex) -> None:
@@ -149,6 +152,7 @@ class Topology:
         self.policies = PolicyTable()
         self.expected = Expected()
         self._node_sets: dict[tuple[NodeId, ...], tuple[NodeId, ...]] = {}
+        self._argument_sets: dict[bytes, dict[str, Any]] = {}
 
     def predeclare(self, changes: list[Change]) -> None:
         """The exchanges that every vhost begins with."""
@@ -308,17 +312,20 @@ class Topology:
         return queue
 
     def adopt_queue(self, queue: Queue) -> Queue:
-        """Hold a legal queue, new or changed; names of vhost and nodes become shared, for queues may be very many."""
+        """Hold a legal queue, new or changed; names of vhost and nodes, and arguments, become shared, for queues may be
+        very many."""
+        by_name = self.staged if queue.staging else self.queues
+        before = by_name.get(queue.name)
+        known = before is not None and before.arguments is queue.arguments
         held = replace(
             queue,
             vhost=self.vhost.name,
+            arguments=queue.arguments if known else self._shared_arguments(queue.arguments),
             owner=None if queue.owner is None else self._shared((queue.owner,))[0],
             replicas=self._shared(queue.replicas),
             in_sync=self._shared(queue.in_sync),
             eligible=self._shared(queue.eligible),
         )
-        by_name = self.staged if held.staging else self.queues
-        before = by_name.get(held.name)
         by_name[held.name] = held
         self._index.put(before, held)
         return held
@@ -331,6 +338,11 @@ class Topology:
 
     def _shared(self, nodes: tuple[NodeId, ...]) -> tuple[NodeId, ...]:
         return self._node_sets.setdefault(nodes, nodes)
+
+    def _shared_arguments(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        if len(self._argument_sets) >= ARGUMENT_SETS_MAX:
+            self._argument_sets.clear()
+        return self._argument_sets.setdefault(ENCODER.encode(arguments), arguments)
 
     def has_room_for_queues(self, count: int = 1) -> bool:
         """Whether the vhost's limit allows so many queues more."""

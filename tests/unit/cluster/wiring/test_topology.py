@@ -13,7 +13,28 @@ from clusterbroker.cluster.errors import (
 from clusterbroker.cluster.ids import LogIndex
 from clusterbroker.cluster.wiring import changes as told
 from clusterbroker.cluster.wiring import commands as c
+from clusterbroker.cluster.wiring.map import ClusterMap
+from clusterbroker.cluster.wiring.snapshot import decode, encode
+from clusterbroker.cluster.wiring.topology import ARGUMENT_SETS_MAX
 from tests.unit.cluster.wiring.map_world import World
+
+
+def test_queues_that_were_declared_alike_share_their_arguments(world: World) -> None:
+    for name, most in (("a", 5), ("b", 5), ("c", 6)):
+        world.queue(name, arguments={"x-max-length": most, "x-overflow": "drop-head"})
+    decoded = decode(world.map.applied, list(encode(world.map.snapshot())))
+    for known in (world.map, ClusterMap.restored(decoded)):
+        a, b, c_ = (known.queue("/", name) for name in "abc")
+        assert a is not None
+        assert b is not None
+        assert c_ is not None
+        assert a.arguments is b.arguments
+        assert (b.arguments["x-max-length"], c_.arguments["x-max-length"]) == (5, 6)
+    for number in range(2 * ARGUMENT_SETS_MAX):
+        world.queue(f"q{number}", arguments={"x-max-length": number})
+        found = world.map.queue("/", f"q{number}")
+        assert found is not None
+        assert found.arguments == {"x-max-length": number}
 
 
 def test_bindings(world: World) -> None:
