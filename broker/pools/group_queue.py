@@ -265,7 +265,7 @@ class GroupQueue(Queue):
         elif word == "stop" and pool is not None and self.is_empty:
             self._note(now_ms)  # what happens from now on wakes it
             self._busy_ms = self.last_used_ms = now_ms - self._unbind_ms(pool)
-        elif word == "unpin":
+        if word in ("start", "unpin"):
             self._busy_ms = now_ms
         self.ring.mark()
 

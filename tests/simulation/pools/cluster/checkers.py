@@ -72,6 +72,8 @@ class Checkers:
         self._ended_ms: dict[str, list[int]] = defaultdict(list)
         self._died_ms: dict[str, int] = {}
         """When workers' processes were seen to have ended."""
+        self._gone_ms: dict[str, int] = {}
+        """When the log was told that launches are gone, rightly or by a list that lied."""
         self._extra_ms: dict[str, int] = {}
         self._unsure_ms: dict[str, int] = {}
         """When a command about workers of a key was given up: for its controller it is void, yet it may come true."""
@@ -308,10 +310,13 @@ class Checkers:
             each for each in self._world.processes
             if each.spec.worker_id in others and each.alive and (each.ready or each.spec.worker_id in served)
         ]  # fmt: skip
-        lately = any(  # its controller does not know yet that it has ended
-            self._died_ms.get(each.spec.worker_id, self._now_ms) >= self._now_ms - LAG_MS
+        since_ms = self._now_ms - LAG_MS  # its controller does not know yet that it has ended
+        lately = any(
+            self._gone_ms.get(each.spec.worker_id, 0) >= since_ms
+            if each.alive
+            else each.spec.worker_id in others and self._died_ms.get(each.spec.worker_id, self._now_ms) >= since_ms
             for each in self._world.processes
-            if each.spec.worker_id in others and each.ready and not each.alive
+            if each.spec.key == launch.key and each.ready
         )
         require(bool(ready) or lately, f"59: {launch_id} of {launch.key!r} is replaced, and nobody else serves it")
 
@@ -353,6 +358,7 @@ class Checkers:
     def _check_gone(self, ended: tuple[Any, ...]) -> None:
         """I4: the books of a launch are closed when its process has ended, unless the driver has said so."""
         for launch in ended:
+            self._gone_ms[launch.launch_id] = self._now_ms
             site = self._world.sites[launch.place]
             if self._now_ms - site.driver.lied_ms < ROUND_MS:
                 continue

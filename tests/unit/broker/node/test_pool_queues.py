@@ -208,6 +208,12 @@ def test_a_stopped_group_stays_unbound_until_something_comes(world: World) -> No
     world.command(c.DirectGroup(vhost="/", name="core", key="42", word="stop"))
     world.wait(1000)
     assert groups(world) == {"42": ("unbound", False)}
+    world.command(c.DirectGroup(vhost="/", name="core", key="42", word="start"))
+    world.wait(59_000)
+    assert groups(world) == {"42": ("active", False)}, "its idleness begins anew"
+    world.command(c.DirectGroup(vhost="/", name="core", key="42", word="stop"))
+    world.wait(1000)
+    assert groups(world) == {"42": ("unbound", False)}
     call(client, "42", b"1")
     assert groups(world) == {"42": ("active", False)}
     world.command(c.DirectGroup(vhost="/", name="core", key="42", word="stop"))
