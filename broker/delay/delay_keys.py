@@ -39,7 +39,8 @@ class DelayKeys:
         return len(self._newest) + wanted <= KEYS_MAX
 
     def note(self, key: str, seq: int) -> int:
-        """A message waits under a key. The older one of the two, which leaves; 0: there is one only."""
+        """A message waits under a key. The one with the lower number of the two, which leaves if this is new; 0: there
+        is one only."""
         known = self._newest.get(key, 0)
         self._newest[key] = max(seq, known)
         return 0 if seq == known else min(seq, known)

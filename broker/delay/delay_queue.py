@@ -175,16 +175,9 @@ class DelayQueue(Queue):
         )
         for place, (due, key) in enumerate(said):
             due = due or messages[place].time_ms or now_ms
-            if key:
-                self._note_key(key, seq + place)
+            if key and (older := self._keys.note(key, seq + place)):
+                self._drop(older)
             self._index.add(due, seq + place)
-
-    def _note_key(self, key: str, seq: int) -> bool:
-        """A message waits under a key: the older one leaves. Whether this one stays."""
-        older = self._keys.note(key, seq)
-        if older:
-            self._drop(older)
-        return older != seq
 
     def _drop(self, seq: int) -> None:
         """A waiting message leaves, if it does still wait."""
@@ -205,10 +198,11 @@ class DelayQueue(Queue):
         return at
 
     def _note(self, seq: int, message: Message) -> None:
-        """A message that was read waits."""
-        key = self._key(message)
-        if key and not self._note_key(key, seq):
-            return
+        """A message waits that was read, or that an operator gave another time. It takes nobody's place: who had to go
+        has gone in the group in which the newer one came. One that is due has no key, for a newer one may wait under
+        it: what nobody took is appended anew, so its number says nothing of its age."""
+        if message.ttl_ms > self.host.now_ms and (key := self._key(message)):
+            self._keys.note(key, seq)
         self._index.add(message.ttl_ms, seq)
 
     # -- the turn -----------------------------------------------------------------------------------------------

@@ -484,3 +484,32 @@ def test_what_waits_for_each_of_its_queues_has_no_key_that_one_of_another_queue_
     world.wait(61_000)
     more = sorted(bodies(client.hear()))
     assert (got, more) == ({"full": [b"first"], "full as well": [b"first"]}, [b"1", b"1"])
+
+
+def test_one_that_nobody_takes_is_not_taken_for_newer_than_what_waits_under_its_key() -> None:
+    """It is appended anew, behind the newer one, and another owner reads both."""
+    world = World()
+    client = world.client()
+    exchange(client)
+    bound(client, "full", durable=True, **REFUSING)
+    about: dict[str, Any] = {"delivery_mode": 2}
+    client.publish("later", "k", b"first", headers={"x-delay": 1000}, **about)
+    client.publish("later", "k", b"old", headers={"x-delay": 1000, **KEYS}, **about)
+    world.wait(500)
+    world.disk_waits = True  # the old one is on its way when the newer one comes, and hears then that its queue is full
+    world.now_ms += 600
+    world.turn()
+    client.publish("later", "k", b"new", headers={"x-delay": 20_000, **KEYS}, **about)
+    while world.group is not None:
+        world.commit()
+        world.turn()
+    world.disk_waits = False
+    world.turn()
+    assert [row[0] for row in delaying(world).ring.living(1, 9, 9)] == [3, 4], "new, and old anew"
+    world.crash()
+    client = world.client()
+    world.wait(100)
+    client.publish("later", "k", b"newest", headers={"x-delay": 20_000, **KEYS}, **about)
+    heard = bodies(client.consume("full", no_ack=True))
+    world.wait(70_000)
+    assert heard + bodies(client.hear()) == [b"first", b"old", b"newest"]
