@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final, Protocol
 
 from clusterbroker.broker.access.errors import Impersonated, precondition_failed
+from clusterbroker.broker.access.pool_requests import enters_pool
 from clusterbroker.broker.access.publisher import Named, Publisher, affordable, way_of
 from clusterbroker.broker.access.services import REPLY_TO
 from clusterbroker.broker.content.formats import format_of
@@ -95,6 +96,10 @@ def addressed(
             exchange, key, lambda: properties.all().headers, copies, properties.named,
             number if named is None else numbered(*named),
         )  # fmt: skip
+    if copies and enters_pool(access.node.map.pools, known.targets):
+        raise precondition_failed(
+            "a request of a worker pool has one key: publish it for each key, without the headers CC and BCC"
+        )
     if known.leads_on is not None:
         _check_delay(properties.all().headers, access.node.now_ms)
     return own, known, named

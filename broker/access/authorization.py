@@ -6,6 +6,7 @@ the last one.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, Literal
 
 from clusterbroker.broker.access.errors import Refusal, access_refused, not_found, precondition_failed, resource_locked
@@ -175,6 +176,14 @@ class Authorization:
         pool = None if part is None else self.node.map.pools.get(part.pool_id)
         if pool is not None:
             raise access_refused(f"queue '{queue.name}' in vhost '{self.vhost.name}' {closed(pool)}")
+
+    def check_answers(self, targets: Sequence[QueueHandle]) -> None:
+        """Refuses what would be answered in a pool's name, or kept as its poison."""
+        pools = self.node.map.pools
+        for queue in targets if pools.queues else ():
+            part = pools.queue(queue.entity.queue_id)
+            if part is not None and part.part == "dead":
+                self.check_managed(queue)
 
     def check_memory(self, what: str) -> None:
         """Refuses what would grow for good while the node's memory alarm is raised: what is declared stays in the

@@ -79,6 +79,7 @@ def _ask(
     if queue is None:
         return
     access.check_exclusive(queue)
+    access.check_managed(queue)  # a lease would keep requests from workers, and settle them without an answer
     if queue.settings.queue_type == STREAM:
         request.refuse(406, f"stream '{queue.name}' in vhost '{access.vhost.name}' is read by offsets, and not leased")
         return

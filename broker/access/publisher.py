@@ -159,7 +159,10 @@ class Publisher:
         may not be heard. Refuses one that costs too much."""
         if self._unheard(exchange, key):
             return Route()
-        return self._wanted(affordable(self._access.vhost.router.route, exchange, key, *asked))
+        found = affordable(self._access.vhost.router.route, exchange, key, *asked)
+        if exchange:  # another one may lead there, as its alternate exchange
+            self._access.check_answers(found.targets)
+        return self._wanted(found)
 
     def anew(self, route: Route[QueueHandle], message: Message, named: Named | None) -> Route[QueueHandle]:
         """The way of what was staged: another one now if a queue has ended that nobody has deleted, unless there is no

@@ -26,12 +26,12 @@ from clusterbroker.broker.content.properties import properties_of
 from clusterbroker.broker.node.counts import ChannelCounts
 from clusterbroker.broker.queues.ticket import Ticket
 from clusterbroker.broker.wire.amqp091.properties import Properties
+from clusterbroker.cluster.wiring.queue_rules import closed_queue_text
 from clusterbroker.journal.record import Message
 
 if TYPE_CHECKING:
     from clusterbroker.broker.access.authorization import Authorization
     from clusterbroker.broker.queues.handle import QueueHandle
-    from clusterbroker.cluster.wiring.queue_rules import closed_queue_text
 from clusterbroker.cluster.wiring.authorization import PermissionKind
 
 REPLY_TO: Final = "amq.rabbitmq.reply-to"

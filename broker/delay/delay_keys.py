@@ -32,6 +32,10 @@ class DelayKeys:
         seq = self._newest.get(key, 0)
         return seq if seq and self._waits(seq) else 0
 
+    def ending(self, end: str) -> list[int]:
+        """Messages that wait under keys that end so."""
+        return [seq for key, seq in self._newest.items() if key.endswith(end) and self._waits(seq)]
+
     def has_room(self, wanted: int) -> bool:
         """For so many keys more. Keys under which nothing waits any more are forgotten for it."""
         if len(self._newest) + wanted > KEYS_MAX:

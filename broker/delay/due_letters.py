@@ -465,6 +465,7 @@ def dies_there(target: QueueHandle) -> bool:
     return (
         isinstance(target, LocalQueue)
         and not target.deleted
+        and not target.is_ending
         and settings.overflow == "reject-publish-dlx"
         and settings.dead_letter_exchange is not None
     )

@@ -6,6 +6,7 @@ from typing import Final
 
 from clusterbroker.broker.pools.ports import PoolHost
 from clusterbroker.broker.queues.local_queue import LocalQueue
+from clusterbroker.cluster.errors import Unavailable
 from clusterbroker.cluster.ids import LogIndex
 from clusterbroker.cluster.wiring.commands import EndPoolQueue
 from clusterbroker.cluster.wiring.map import Applied
@@ -17,18 +18,18 @@ AGAIN_MS: Final = 1000
 class Ending:
     """Of one queue and epoch.
 
-    ordered   nobody knows yet whether the command is carried out
+    closed    the queue takes nothing: nobody knows yet whether the command is carried out
     again_ms  when it is ordered again; 0: it was not refused
     """
 
-    __slots__ = ("_node", "_pool_id", "_queue", "again_ms", "ordered")
+    __slots__ = ("_node", "_ordered", "_pool_id", "_queue", "again_ms", "closed")
 
     def __init__(self, queue: LocalQueue, node: PoolHost, pool_id: LogIndex) -> None:
         self._queue = queue
         self._node = node
         self._pool_id = pool_id
         self.again_ms = 0
-        self.ordered = False
+        self.closed = self._ordered = False
 
     @property
     def nothing_left(self) -> bool:
@@ -43,15 +44,16 @@ class Ending:
 
     def order(self) -> None:
         """The pool is deleted, and nothing is here any more."""
-        if self.ordered or self._node.now_ms < self.again_ms:
+        if self._ordered or self._node.now_ms < self.again_ms:
             return
-        self.ordered = True
+        self._ordered = self.closed = True
         entity = self._queue.entity
         command = EndPoolQueue(pool_id=self._pool_id, queue_id=entity.queue_id, epoch=entity.epoch)
 
         def done(applied: Applied) -> None:
             if not self._queue.deleted and self._queue.ring.owner is self._queue:
-                self.ordered = False
+                self._ordered = False
+                self.closed = isinstance(applied.error, Unavailable)
                 self.again_ms = 0 if applied.ok and applied.result else self._node.now_ms + AGAIN_MS
                 self._queue.ring.mark()
 

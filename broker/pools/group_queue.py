@@ -464,6 +464,17 @@ class GroupQueue(Queue):
         if vhost is not None and entity is not None and entity.name in vhost.queues:
             vhost.queues[entity.name].publish((self._for_its_key(message, pool),), None, self.node.now_ms)
 
+    @property
+    def is_ending(self) -> bool:
+        return self.limits.closed
+
+    def kill_named(self, producer: bytes, sequence: int, message: Message, ticket: Ticket) -> None:
+        """A letter comes back to its queue, which sends it another way."""
+        if self.limits.closed:
+            ticket.reject(self.name)
+        else:
+            super().kill_named(producer, sequence, message, ticket)
+
     def _for_its_key(self, message: Message, pool: Pool) -> Message:
         """What was published to the queue's name has that as its key; among the orphans it is one of this queue's."""
         if message.routing_key == self._part.key.encode():

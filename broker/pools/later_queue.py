@@ -12,6 +12,7 @@ of a key any more, comes back and is answered likewise. A queue in which nothing
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -36,6 +37,9 @@ from clusterbroker.cluster.wiring.pool_entities import Pool
 from clusterbroker.cluster.wiring.pool_names import PoolNames
 from clusterbroker.cluster.wiring.queue_settings import QueueSettings
 from clusterbroker.journal.record import Message
+
+_SEPARATOR: Final = "\0"
+"""No key of a pool has it."""
 
 
 class LaterQueue(DelayQueue):
@@ -71,17 +75,36 @@ class LaterQueue(DelayQueue):
     # -- in -----------------------------------------------------------------------------------------------------
 
     @property
+    def is_ending(self) -> bool:
+        return self._ending.closed
+
+    @property
     def rejects(self) -> bool:
-        return self._ending.ordered or super().rejects
+        return self._ending.closed or super().rejects
 
     def takes(self, messages: Sequence[Message], now_ms: int) -> bool:
-        return not self._ending.ordered and super().takes(messages, now_ms)
+        return not self._ending.closed and super().takes(messages, now_ms)
 
-    def remove(self, seq: int) -> None:
-        """A request is cancelled, and its caller hears of it."""
+    def _time_and_key(self, message: Message, now_ms: int) -> tuple[int, str]:
+        due, key = super()._time_and_key(message, now_ms)
+        return due, _own(key, message)
+
+    def _key(self, message: Message) -> str:
+        return _own(super()._key(message), message)
+
+    def under(self, key: str) -> list[int]:
+        """Of all keys of the pool."""
+        return self._keys.ending(_SEPARATOR + key)
+
+    def _drop(self, seq: int) -> None:
+        """A newer request takes its place: it is cancelled, and its caller hears of it."""
         if self.ring.set_aside(seq):
             self._index.void(seq)
             self.dead_letters.give_up(seq, self.ring.message(seq), "cancelled")
+
+    def remove(self, seq: int) -> None:
+        if self._waits(seq):
+            self._drop(seq)
         else:
             super().remove(seq)
 
@@ -146,6 +169,11 @@ class LaterQueue(DelayQueue):
     def _schedule(self, now_ms: int) -> None:
         super()._schedule(now_ms)
         self._ending.schedule(now_ms)
+
+
+def _own(key: str, message: Message) -> str:
+    """The key under which a request waits, among those of its pool's key alone; empty: none."""
+    return message.routing_key.decode("utf-8", "surrogateescape") + _SEPARATOR + key if key else ""
 
 
 def _copied_to(message: Message) -> tuple[str, ...]:

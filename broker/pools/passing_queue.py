@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from clusterbroker.broker.pools.ending import Ending
 from clusterbroker.broker.pools.ports import PoolHost
 from clusterbroker.broker.queues.passing import PassingQueue
@@ -10,6 +12,7 @@ from clusterbroker.cluster.wiring.entities import Queue as QueueEntity
 from clusterbroker.cluster.wiring.pool_entities import Pool
 from clusterbroker.cluster.wiring.pool_table import PoolQueue
 from clusterbroker.cluster.wiring.queue_settings import QueueSettings
+from clusterbroker.journal.record import Message
 
 
 class PassingPoolQueue(PassingQueue):
@@ -40,6 +43,23 @@ class PassingPoolQueue(PassingQueue):
         super()._begin()
 
     # -- the end of a pool --------------------------------------------------------------------------------------
+
+    @property
+    def is_ending(self) -> bool:
+        return self.ending.closed
+
+    @property
+    def rejects(self) -> bool:
+        return self.ending.closed or super().rejects
+
+    def takes(self, messages: Sequence[Message], now_ms: int) -> bool:
+        return not self.ending.closed and super().takes(messages, now_ms)
+
+    def accepts(self, message: Message, now_ms: int, named: tuple[bytes, int] | None = None) -> bool:
+        """What comes behind the end is refused, and not killed: nobody would answer it."""
+        if self.ending.closed:
+            return named is not None and self.log.producers.knows(*named)
+        return super().accepts(message, now_ms, named)
 
     @property
     def _is_done(self) -> bool:
