@@ -67,14 +67,14 @@ class _Question:
     priority: int | None
     correlation_id: str = field(default_factory=lambda: uuid.uuid4().hex)
 
-    def message(self, reply_to: str | None, left_s: float) -> aio_pika.Message:
-        """The request, with the time that is left as its expiration."""
+    def message(self, reply_to: str | None, left_s: float, after_s: float = 0.0) -> aio_pika.Message:
+        """The request, with the time that is left when it begins, in `after_s`, as its expiration."""
         headers: dict[str, Any] = {h.TRACE: h.new_trace(), **self.headers}
         if self.path is not None:
             headers[h.PATH] = self.path
-        headers[h.DEADLINE] = round((time.time() + self.after_s + left_s) * 1_000)
-        if self.after_s > 0:
-            headers[h.DELAY] = round(self.after_s * 1_000)
+        headers[h.DEADLINE] = round((time.time() + after_s + left_s) * 1_000)
+        if after_s > 0:
+            headers[h.DELAY] = max(1, round(after_s * 1_000))
         return aio_pika.Message(
             self.body,
             headers=headers,
@@ -275,15 +275,15 @@ class Pool:
 
     async def _ask(self, question: _Question, idempotent: bool) -> Answer:
         loop = asyncio.get_running_loop()
-        end_s = loop.time() + question.after_s + question.timeout_s
+        begin_s = loop.time() + question.after_s
+        end_s = begin_s + question.timeout_s
         while True:
             line = await self._connected(end_s)
-            left_s = min(question.timeout_s, end_s - loop.time())
             future: asyncio.Future[AbstractIncomingMessage] = loop.create_future()
             line.waiting[question.correlation_id] = future
             try:
                 async with asyncio.timeout_at(end_s):
-                    await line.publish(self._exchange(question), question.key, question.message(REPLIES, left_s))
+                    await self._publish(line, question, REPLIES, begin_s)
                     return _answer(await future)
             except TimeoutError as error:
                 raise CallTimeout(f"no answer within {question.timeout_s:g} s") from error
@@ -296,18 +296,23 @@ class Pool:
                     future.exception()  # it was lost as well, and nobody asks it any more
 
     async def _tell(self, question: _Question) -> None:
-        end_s = asyncio.get_running_loop().time() + question.timeout_s
+        now_s = asyncio.get_running_loop().time()
+        begin_s, end_s = now_s + question.after_s, now_s + question.timeout_s
         line = await self._connected(end_s)
         try:
             async with asyncio.timeout_at(end_s):
-                await line.publish(self._exchange(question), question.key, question.message(None, question.timeout_s))
+                await self._publish(line, question, None, begin_s)
         except TimeoutError as error:
             raise CallTimeout(f"not confirmed within {question.timeout_s:g} s") from error
         except _Lost as error:
             raise Unsure("the connection was lost before the request was confirmed") from error
 
-    def _exchange(self, question: _Question) -> str:
-        return names.delayed_exchange(self.name) if question.after_s > 0 else names.requests_exchange(self.name)
+    async def _publish(self, line: _Line, question: _Question, reply_to: str | None, begin_s: float) -> None:
+        """It begins at `begin_s` of the loop's time, however often and late it is published, and not after its time."""
+        now_s = asyncio.get_running_loop().time()
+        after_s, left_s = max(0.0, begin_s - now_s), begin_s + question.timeout_s - max(now_s, begin_s)
+        exchange = names.delayed_exchange(self.name) if after_s > 0 else names.requests_exchange(self.name)
+        await line.publish(exchange, question.key, question.message(reply_to, left_s, after_s))
 
     async def _connected(self, end_s: float) -> _Line:
         """The line, or a new one; all calls wait for the same."""

@@ -64,16 +64,13 @@ class Reply:
 KEYS_MAX: Final = 100
 """Of a worker that serves several: the broker allows no more."""
 Outcome: TypeAlias = Reply | Busy | Retry
-Identity: TypeAlias = tuple[str, str, str, int, bytes]
-"""(correlation id, reply_to, message id, attempt, digest of the body): the same for all deliveries of a request."""
+Identity: TypeAlias = tuple[str, str, str, str, int, bytes]
+"""(key, correlation id, reply_to, message id, attempt, digest of the body): the same for all deliveries of a
+request."""
+REFUSED_S: Final = 1.0
+"""Before a request goes back whose delay the broker did not take."""
 COMPUTED_MAX: Final = 64
 """Outcomes kept for requests whose delivery was lost; each may come back to another worker, and never here."""
-
-
-def _identity(message: AbstractIncomingMessage) -> Identity:
-    digest = hashlib.blake2b(message.body, digest_size=16).digest()
-    attempt = h.number(message.headers, h.ATTEMPT) or 0
-    return message.correlation_id or "", message.reply_to or "", message.message_id or "", attempt, digest
 
 
 class Runner:
@@ -267,16 +264,21 @@ class Runner:
         try:
             await self._report("request-received", key=self._key(message))
             deadline = h.number(message.headers, h.DEADLINE)
-            if deadline is not None and deadline < time.time() * 1_000:
-                await message.ack()  # nobody waits for it any more
+            if deadline is not None and deadline < time.time() * 1_000:  # it is not begun
+                await self._conclude(channel, message, Reply("expired", b"", "x-deadline had passed"))
                 return
             await self._conclude(channel, message, await self._outcome(message))
+        except aio_pika.exceptions.DeliveryError as error:  # the channel lives, and would hold the request
+            logger.warning("request %s goes back to the queue: %s", message.correlation_id, error)
+            await asyncio.sleep(REFUSED_S)
+            with contextlib.suppress(*GONE):
+                await message.reject(requeue=True)
         except GONE as error:
             logger.warning("request %s goes back to the queue: %s", message.correlation_id, error)
 
     async def _outcome(self, message: AbstractIncomingMessage) -> Outcome:
         """The outcome of a request, computed once however often it is delivered here."""
-        identity = _identity(message)
+        identity = self._identity(message)
         task = self._computing.get(identity) if message.correlation_id and message.redelivered else None
         if task is None:
             task = asyncio.create_task(self._compute(message))
@@ -288,7 +290,13 @@ class Runner:
         return await asyncio.shield(task)
 
     def _forget(self, message: AbstractIncomingMessage) -> None:
-        self._computing.pop(_identity(message), None)
+        self._computing.pop(self._identity(message), None)
+
+    def _identity(self, message: AbstractIncomingMessage) -> Identity:
+        digest = hashlib.blake2b(message.body, digest_size=16).digest()
+        attempt, told = h.number(message.headers, h.ATTEMPT) or 0, (message.correlation_id, message.reply_to)
+        correlation_id, reply_to = (each or "" for each in told)
+        return self._key(message), correlation_id, reply_to, message.message_id or "", attempt, digest
 
     async def _compute(self, message: AbstractIncomingMessage) -> Outcome:
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from clusterbroker.broker.pools.sticky import Sticking
 from clusterbroker.broker.pools.suspects import Suspects, logged
@@ -12,8 +12,14 @@ from clusterbroker.broker.queues.selecting import LOOK_MAX
 from clusterbroker.broker.queues.states import LIMIT, NO_CREDIT
 
 if TYPE_CHECKING:
-    from clusterbroker.broker.pools.group_queue import GroupQueue
     from clusterbroker.broker.queues.subscription import Member
+
+
+class RequestQueue(Protocol):
+    """The queue that has it (`group_queue`)."""
+
+    def is_alone(self, member: Member) -> bool:
+        """Whether a consumer's worker has no other key."""
 
 
 class RequestDispatch(Dispatch):
@@ -21,7 +27,6 @@ class RequestDispatch(Dispatch):
 
     selects_by = Sticking
     selecting: Sticking | None
-    _queue: GroupQueue
     __slots__ = ("_suspects",)
 
     def __init__(self, *args: Any) -> None:
@@ -32,7 +37,7 @@ class RequestDispatch(Dispatch):
     def suspects(self) -> Suspects:
         """Made when a worker is lost: most queues have none."""
         if self._suspects is None:
-            self._suspects = Suspects(self._queue.ring, self._queue.is_alone)
+            self._suspects = Suspects(self._queue.ring, cast("RequestQueue", self._queue).is_alone)
         return self._suspects
 
     @property

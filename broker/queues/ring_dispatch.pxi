@@ -57,11 +57,15 @@ cdef int acknowledge(Taker taker, uint64_t seq) except -1:
 cdef bint link_takes(RemoteConsumer taker) noexcept:
     # whether its link is there still, nothing returns that would come behind, and the queue may have more at links
     cdef Ring ring = <Ring>taker.ring
+    if ring.links_wait:
+        return False
+    if taker.row >= ring.link_room or ring.link_rows[taker.row].link != taker.link:
+        row = ring.row_of_link.get(taker.link)  # it was at no node meanwhile, and may have another one since
+        if row is None:
+            return False
+        taker.row = <uint16_t>row
     return (
-        not ring.links_wait
-        and taker.row < ring.link_room
-        and ring.link_rows[taker.row].link == taker.link
-        and ring.link_rows[taker.row].place == taker.holder
+        ring.link_rows[taker.row].place == taker.holder
         and (ring.held_counts == NULL or ring.held_counts[LINK] < LINK_HELD_MAX)
     )
 

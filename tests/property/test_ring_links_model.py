@@ -295,3 +295,15 @@ def seq_of(payload: bytes) -> int:
 
 RingLinks.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)
 test_ring_links = RingLinks.TestCase
+
+
+def test_a_link_that_was_at_no_node_is_handed_messages_again() -> None:
+    """Another one was at none after it, so the compiled ring has another row for it."""
+    state = RingLinks()
+    state.start(max_priority=0, resident_bytes_max=0, volatile=False)
+    for link, node in ((LINKS[1], 0), (LINKS[0], 0), (LINKS[1], NODES[1])):
+        state.moves(link=link, node=node)
+        state.same()
+    state.flow(count=1, late=False, priority=0)
+    state.same()
+    assert state.holders == {1: LINKS[1]}

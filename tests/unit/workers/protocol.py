@@ -75,8 +75,8 @@ class HandMade:
         return found
 
     @staticmethod
-    def properties(headers: dict[str, Any]) -> pika.BasicProperties:
-        return pika.BasicProperties(headers=headers, delivery_mode=2)
+    def properties(headers: dict[str, Any], **more: Any) -> pika.BasicProperties:
+        return pika.BasicProperties(headers=headers, delivery_mode=2, **more)
 
     def close(self) -> None:
         if self._connection.is_open:

@@ -6,9 +6,12 @@ import asyncio
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from aio_pika.exceptions import ChannelInvalidStateError
+from aio_pika.exceptions import ChannelInvalidStateError, DeliveryError
+from pamqp.commands import Basic
 
 from clusterbroker_workers import Fail, Pool, Retry, Unserved, WorkerFailed, names
 from clusterbroker_workers import headers as h
@@ -79,7 +82,7 @@ def test_variables() -> None:
 
 def test_a_request_as_it_is_sent() -> None:
     question = _question("42", "\u00e9", 30.0, "/v2", {"mine": 1, "traceparent": "00-1-2-01"}, 2.5, "text/plain", 3)
-    message = question.message("amq.rabbitmq.reply-to", 29.5)
+    message = question.message("amq.rabbitmq.reply-to", 29.5, 2.5)
     assert message.body == "\u00e9".encode()
     assert (message.correlation_id, message.reply_to) == (question.correlation_id, "amq.rabbitmq.reply-to")
     assert (message.content_type, message.priority) == ("text/plain", 3)
@@ -121,6 +124,80 @@ def test_words_of_the_broker_and_of_workers() -> None:
 )  # fmt: skip
 def test_headers_of_one_publish_have_exact_names(name: str, gone: bool) -> None:
     assert h.is_of_one_publish(name) is gone
+
+
+def delivered(**about: Any) -> Any:
+    """A delivery, and what was said of it."""
+    said: list[str] = []
+
+    class Delivery(SimpleNamespace):
+        async def ack(self) -> None:
+            said.append("ack")
+
+        async def reject(self, requeue: bool = False) -> None:
+            said.append("requeue" if requeue else "reject")
+
+    facts = {
+        "correlation_id": "c", "reply_to": "r", "message_id": "m", "body": b"", "redelivered": False,
+        "exchange": "core", "routing_key": "42",
+        "content_type": None, "content_encoding": None, "priority": None, "expiration": None,
+        "timestamp": None, "type": None, "app_id": None, "headers": {}, "said": said,
+    }  # fmt: skip
+    return Delivery(**{**facts, **about})
+
+
+def made_runner(handle: Any) -> Runner:
+    class Made(Worker):
+        def handle(self, request: Any) -> Any:
+            return handle(request)
+
+    return Runner(Made(), Environment.read({"WORKER_POOL": "core", "WORKER_KEY": "42"}))
+
+
+async def test_the_same_request_to_two_keys_is_computed_for_each() -> None:
+    runner = made_runner(lambda request: request.key)
+    assert (await runner._outcome(delivered(routing_key="42"))).body == b"42"  # type: ignore[union-attr]
+    assert (await runner._outcome(delivered(routing_key="43"))).body == b"43"  # type: ignore[union-attr]
+    again = delivered(routing_key="42", redelivered=True)
+    assert (await runner._outcome(again)).body == b"42"  # type: ignore[union-attr]
+
+
+async def test_a_request_whose_delay_is_not_taken_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("clusterbroker_workers.runner.REFUSED_S", 0.0)
+
+    class Refusing:
+        async def get_exchange(self, *_: Any, **__: Any) -> Any:
+            return self
+
+        async def publish(self, *_: Any, **__: Any) -> None:
+            raise DeliveryError(None, Basic.Nack(1))
+
+    def later(_: Any) -> None:
+        raise Retry(1)
+
+    message = delivered()
+    await made_runner(later)._process(Refusing(), message)  # type: ignore[arg-type]
+    assert message.said == ["requeue"]
+
+
+async def test_a_delayed_call_begins_when_it_was_to_begin_however_late_it_is_published() -> None:
+    published: list[tuple[str, Any]] = []
+
+    class Line:
+        async def publish(self, exchange: str, _: str, message: Any) -> None:
+            published.append((exchange, message))
+
+    pool, now_s = Pool("amqp://localhost:1/", "core"), asyncio.get_running_loop().time()
+    question = _question("42", b"x", 1.0, None, None, 2.0, None, None)
+    for begin_s in (now_s + 2.0, now_s + 0.5, now_s - 0.5):
+        await pool._publish(Line(), question, "r", begin_s)  # type: ignore[arg-type]
+    assert [exchange for exchange, _ in published] == ["core-delayed", "core-delayed", "core-req-xchg"]
+    delays = [message.headers.get("x-delay", 0) for _, message in published]
+    assert [round(delay / 100) for delay in delays] == [20, 5, 0]
+    assert [round(message.expiration.total_seconds(), 1) for _, message in published] == [1.0, 1.0, 0.5]
+    ends = [message.headers["x-deadline"] / 1_000 - time.time() for _, message in published]
+    assert [round(end, 1) for end in ends] == [3.0, 1.5, 0.5]
+    pool.close()
 
 
 def test_mistakes_of_authors() -> None:

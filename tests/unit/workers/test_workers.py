@@ -293,14 +293,16 @@ def test_what_nobody_waits_for_is_not_begun(made: HandMade, pool: Pool, tmp_path
         "core-req-xchg",
         "42",
         b"0",
-        made.properties({"x-deadline": round(time.time() * 1_000) - 1, "x-rpc-path": "long"}),
+        made.properties({"x-deadline": round(time.time() * 1_000) - 1, "x-rpc-path": "long"}, reply_to="late"),
     )
+    made.channel.queue_declare("late")
     with worker(made, "42", "Sample", tmp_path) as process:
         assert pool.call("42", b"x").body == b"x"
         process.term()
         assert process.exit() == 0, process.text
     assert notes(tmp_path, "began") == []
     assert made.depth("core-req-42") == 0
+    assert made.channel.basic_get("late", auto_ack=True)[1].headers["x-status"] == b"expired"
 
 
 def test_a_delayed_call(made: HandMade, pool: Pool, tmp_path: Path) -> None:
