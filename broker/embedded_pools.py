@@ -124,7 +124,7 @@ def _command(name: str, of_workers: Mapping[str, Any]) -> list[str]:
         worker = reference(worker)
     elif not isinstance(worker, str) or not all(worker.rpartition(":")):
         raise TypeError(f"pool {name!r}: {worker!r} is no worker: give a class, or 'module:Class'")
-    return [sys.executable, "-m", "clusterbroker_workers", worker]
+    return [sys.executable, "-P", "-m", "clusterbroker_workers", worker]  # by the search path alone
 
 
 def reference(worker: type) -> str:

@@ -53,7 +53,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("worker", help="module:Class, found from the working directory on, or file.py:Class")
     options = parser.parse_args(arguments)
     configure_log()
-    sys.path.insert(0, os.getcwd())
+    sys.path.append(os.getcwd())
     try:
         worker, environment = find(options.worker), Environment.read(os.environ)
     except Misconfigured as error:

@@ -20,7 +20,7 @@ from clusterbroker.broker.node.foreman_link import Event, ForemanLink
 from clusterbroker.broker.server.companion import END_S, Companion
 from clusterbroker.broker.server.log import NodeLog
 
-MODULE: Final = (sys.executable, "-m", "clusterbroker.broker.foreman.main")
+MODULE: Final = (sys.executable, "-P", "-m", "clusterbroker.broker.foreman.main")
 READ_BYTES: Final = 1 << 16
 UNREAD_BYTES_MAX: Final = 64 << 20
 """Told, and not read by the foreman: it hangs."""

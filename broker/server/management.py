@@ -40,7 +40,7 @@ LOCAL: Final = "http.sock"
 PROXIES = ("127.0.0.1", "::1")
 """A proxy on this machine is believed about its clients' addresses: else all of them would come from this machine.
 Without a setting any process there may claim them, and its gain is counted against itself (`broker.http.auth`)."""
-MODULE: Final = (sys.executable, "-m", "clusterbroker.broker.http.main")
+MODULE: Final = (sys.executable, "-P", "-m", "clusterbroker.broker.http.main")
 
 
 class ManagementProcess(Companion):

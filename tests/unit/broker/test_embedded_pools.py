@@ -263,6 +263,18 @@ def test_a_class_of_a_script(tmp_path: Path) -> None:
 
 
 @pytest.mark.processes
+def test_the_working_directory_hides_no_module_from_workers(tmp_path: Path) -> None:
+    """It may be a checkout, whose modules are not compiled; a script beside it finds the ones that are installed."""
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "scripts/squares.py").write_text(SCRIPT)
+    for name in ("aio_pika", "msgspec"):
+        (tmp_path / f"{name}.py").write_text("raise ImportError('not this one')\n")
+    ran = subprocess.run(
+        [sys.executable, "scripts/squares.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
+    assert ran.returncode == 0, ran.stderr
+
+
 def test_the_example() -> None:
     example = Path(__file__).resolve().parents[3] / "examples" / "worker_pool.py"
     ran = subprocess.run(
