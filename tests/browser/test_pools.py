@@ -311,9 +311,13 @@ def test_starts_and_ends_are_drawn_with_their_reasons(built: None, browser: Brow
         nodes.declare()
         caller.call("42", timeout_s=60)
         (worker,) = nodes.processes()
+
+        def told(event: str) -> bool:
+            return event in [one["event"] for one in nodes.api("GET", "pools/%2F/core/history").json()]
+
+        eventually("its controller has heard that it is ready", lambda: told("ready"))
         nodes.processes()[worker].kill()
-        history = "pools/%2F/core/history"
-        eventually("it is gone", lambda: "exited" in [one["event"] for one in nodes.api("GET", history).json()])
+        eventually("it is gone", lambda: told("exited"))
         with visiting(browser, f"http://127.0.0.1:{nodes.ports['a']}") as visit:
             page = visit.sign_in(at="#/pools/%2F/core")
             line = page.get_by_role("group", name=re.compile("starts? (or|and) ends? of [12] workers?"))
