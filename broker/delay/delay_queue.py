@@ -124,7 +124,7 @@ class DelayQueue(Queue):
 
     @property
     def rejects(self) -> bool:
-        return self.limits.rejects or self._keys.is_full
+        return super().rejects or self._keys.is_full
 
     def accepts(self, message: Message, now_ms: int, named: tuple[bytes, int] | None = None) -> bool:
         if named is not None and self.log.producers.knows(*named):
@@ -136,6 +136,8 @@ class DelayQueue(Queue):
 
     def takes(self, messages: Sequence[Message], now_ms: int) -> bool:
         """One that takes the place of another has the room of that."""
+        if self.limits.closed:
+            return False
         if not self.rejects:
             return True
         keys = [self._time_and_key(message, now_ms)[1] for message in messages]

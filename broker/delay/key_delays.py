@@ -77,10 +77,6 @@ class KeyDelayQueue(DelayQueue):
     def takes(self, _messages: Sequence[Message], _now_ms: int, /) -> bool:
         return not self.limits.closed
 
-    @property
-    def is_ending(self) -> bool:
-        return self.limits.closed
-
     def expects_part(self) -> None:
         self._idle_ms = 0
         self.ring.mark()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from clusterbroker.broker.pools.ports import PoolHost
-from clusterbroker.broker.queues.local_queue import LocalQueue
+from clusterbroker.broker.queues.queue import Queue
 from clusterbroker.cluster.errors import Unavailable
 from clusterbroker.cluster.ids import LogIndex
 from clusterbroker.cluster.wiring.commands import EndPoolQueue
@@ -16,20 +16,19 @@ AGAIN_MS: Final = 1000
 
 
 class Ending:
-    """Of one queue and epoch.
+    """Of one queue and epoch. The queue is closed as long as nobody knows whether the command is carried out.
 
-    closed    the queue takes nothing: nobody knows yet whether the command is carried out
     again_ms  when it is ordered again; 0: it was not refused
     """
 
-    __slots__ = ("_node", "_ordered", "_pool_id", "_queue", "again_ms", "closed")
+    __slots__ = ("_node", "_ordered", "_pool_id", "_queue", "again_ms")
 
-    def __init__(self, queue: LocalQueue, node: PoolHost, pool_id: LogIndex) -> None:
+    def __init__(self, queue: Queue, node: PoolHost, pool_id: LogIndex) -> None:
         self._queue = queue
         self._node = node
         self._pool_id = pool_id
         self.again_ms = 0
-        self.closed = self._ordered = False
+        self._ordered = queue.limits.closed = False
 
     @property
     def nothing_left(self) -> bool:
@@ -46,14 +45,14 @@ class Ending:
         """The pool is deleted, and nothing is here any more."""
         if self._ordered or self._node.now_ms < self.again_ms:
             return
-        self._ordered = self.closed = True
+        self._ordered = self._queue.limits.closed = True
         entity = self._queue.entity
         command = EndPoolQueue(pool_id=self._pool_id, queue_id=entity.queue_id, epoch=entity.epoch)
 
         def done(applied: Applied) -> None:
             if not self._queue.deleted and self._queue.ring.owner is self._queue:
                 self._ordered = False
-                self.closed = isinstance(applied.error, Unavailable)
+                self._queue.limits.closed = isinstance(applied.error, Unavailable)
                 self.again_ms = 0 if applied.ok and applied.result else self._node.now_ms + AGAIN_MS
                 self._queue.ring.mark()
 

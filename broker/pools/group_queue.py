@@ -464,10 +464,6 @@ class GroupQueue(Queue):
         if vhost is not None and entity is not None and entity.name in vhost.queues:
             vhost.queues[entity.name].publish((self._for_its_key(message, pool),), None, self.node.now_ms)
 
-    @property
-    def is_ending(self) -> bool:
-        return self.limits.closed
-
     def kill_named(self, producer: bytes, sequence: int, message: Message, ticket: Ticket) -> None:
         """A letter comes back to its queue, which sends it another way."""
         if self.limits.closed:

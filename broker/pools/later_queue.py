@@ -74,17 +74,6 @@ class LaterQueue(DelayQueue):
 
     # -- in -----------------------------------------------------------------------------------------------------
 
-    @property
-    def is_ending(self) -> bool:
-        return self._ending.closed
-
-    @property
-    def rejects(self) -> bool:
-        return self._ending.closed or super().rejects
-
-    def takes(self, messages: Sequence[Message], now_ms: int) -> bool:
-        return not self._ending.closed and super().takes(messages, now_ms)
-
     def _time_and_key(self, message: Message, now_ms: int) -> tuple[int, str]:
         due, key = super()._time_and_key(message, now_ms)
         return due, _own(key, message)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from clusterbroker.broker.pools.ending import Ending
 from clusterbroker.broker.pools.ports import PoolHost
 from clusterbroker.broker.queues.passing import PassingQueue
@@ -44,20 +42,9 @@ class PassingPoolQueue(PassingQueue):
 
     # -- the end of a pool --------------------------------------------------------------------------------------
 
-    @property
-    def is_ending(self) -> bool:
-        return self.ending.closed
-
-    @property
-    def rejects(self) -> bool:
-        return self.ending.closed or super().rejects
-
-    def takes(self, messages: Sequence[Message], now_ms: int) -> bool:
-        return not self.ending.closed and super().takes(messages, now_ms)
-
     def accepts(self, message: Message, now_ms: int, named: tuple[bytes, int] | None = None) -> bool:
         """What comes behind the end is refused, and not killed: nobody would answer it."""
-        if self.ending.closed:
+        if self.limits.closed:
             return named is not None and self.log.producers.knows(*named)
         return super().accepts(message, now_ms, named)
 

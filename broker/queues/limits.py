@@ -69,7 +69,7 @@ class Limits:
 
     def takes(self, messages: Sequence[Message], now_ms: int) -> bool:
         """See `LocalQueue.takes`."""
-        if not self.rejects:
+        if not (self.closed or self.rejects):
             return True
         return self.has_room_for(len(messages), sum([message.body_length for message in messages[:-1]]), now_ms)
 

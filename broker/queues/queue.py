@@ -129,7 +129,11 @@ class Queue(LocalQueue):
 
     @property
     def rejects(self) -> bool:
-        return self.limits.rejects
+        return self.limits.closed or self.limits.rejects
+
+    @property
+    def is_ending(self) -> bool:
+        return self.limits.closed
 
     def accepts(self, message: Message, now_ms: int, named: tuple[bytes, int] | None = None) -> bool:
         if named is not None and self.log.producers.knows(*named):
